@@ -337,10 +337,14 @@ def fix_resolved(
     connection: Connection, job_id: int, resolved: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Keeps what a load of the job's model fixes for the job, if no earlier load did (compare-and-set); returns
-    what holds.
+    what holds. Nothing is fixed for a job that has answers: those are from workers of an earlier release, and
+    the others must be like them.
     """
     statement = text("""
-        UPDATE jobs SET resolved = coalesce(resolved, CAST(:resolved AS jsonb)) WHERE id = :id
+        UPDATE jobs SET resolved = coalesce(resolved, CASE
+            WHEN EXISTS (SELECT FROM batches WHERE job_id = :id AND state = 'done') THEN '{}'
+            ELSE CAST(:resolved AS jsonb) END)
+        WHERE id = :id
         RETURNING resolved
     """)
     given = {"id": job_id, "resolved": json.dumps(resolved)}

@@ -3,9 +3,11 @@
 import hashlib
 import json
 from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, model_validator
 
+from nightshift.common import remotes
 from nightshift.common.spec.engines import (
     PRICES,
     SERVER_ARGUMENTS,
@@ -44,6 +46,9 @@ IDENTITY = ("input", "task", "engine", "output")
 
 AUTO = frozenset({"args", "args_from"})
 """Fields of an engine that `args: auto` fills in at submit; they are not identity there."""
+
+RAW = "raw_logprobs"
+"""vLLM's word for log probabilities before any mask, as it tells them where nobody says otherwise."""
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 
@@ -144,8 +149,19 @@ class JobSpec(Section):
             return self
         if isinstance(self.engine, OpenaiEngineSpec):
             self._refuse_of_vllm(self.task)
+            self._refuse_of_remote(self.task, self.engine)
+        if not isinstance(self.engine, VllmEngineSpec):
+            return self
+        if self.task.keep_reasoning and not self.task.may_think:
+            raise ValueError(
+                "with task.output the answer begins at once: say task.thinking: on or auto beside keep_reasoning"
+            )
+        if self.task.has_confidence and self.engine.args.get("logprobs_mode", RAW) != RAW:
+            raise ValueError(
+                f"task.output.confidence needs vLLM's {RAW}: leave engine.args.logprobs_mode out"
+            )
         wanted = self.task.sampling.most_logprobs
-        if not isinstance(self.engine, VllmEngineSpec) or wanted <= USUAL_LOGPROBS:
+        if wanted <= USUAL_LOGPROBS:
             return self
         if self.engine.args_auto:
             raise ValueError(
@@ -174,6 +190,25 @@ class JobSpec(Section):
             raise ValueError(
                 f"task.sampling.logprobs of a remote server are {USUAL_LOGPROBS} at most"
             )
+
+    @staticmethod
+    def _refuse_of_remote(task: GenerateTask, engine: OpenaiEngineSpec) -> None:
+        if "n" in engine.args:
+            raise ValueError(
+                "engine.args.n: say task.sampling.n, so that each sample has its place"
+            )
+        by_template = {
+            "thinking": task.thinking in ("on", "off"),
+            "thinking_budget": task.thinking_budget is not None,
+            "chat_template_kwargs": bool(task.chat_template_kwargs),
+        }
+        if urlsplit(engine.base_url).hostname == urlsplit(remotes.OPENAI).hostname:
+            for name, is_given in by_template.items():
+                if is_given:
+                    raise ValueError(
+                        f"task.{name} is for servers with a chat template, and OpenAI's own API refuses it: "
+                        "say engine.args.reasoning_effort"
+                    )
 
     @model_validator(mode="after")
     def _batch_file_fits(self) -> Self:
@@ -215,6 +250,13 @@ class JobSpec(Section):
         else:
             return None
         return list(dict.fromkeys(columns))
+
+    @property
+    def sequences(self) -> int:
+        """How many of the engine's places a row takes: one for each sample, where the engine draws these itself
+        and does not send a request for all of them.
+        """
+        return 1 if isinstance(self.engine, OpenaiEngineSpec) else self.task.samples
 
     @property
     def engine_key(self) -> str:

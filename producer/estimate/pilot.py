@@ -119,7 +119,7 @@ def _write(source: str, table: pa.Table, row_index: Sequence[int]) -> None:
 
 
 def _spec(spec: JobSpec, source: str, output: str, batch_rows: int) -> JobSpec:
-    sections = spec.model_dump(mode="json", by_alias=True)
+    sections = spec.model_dump(mode="json", by_alias=True, context=STORED)
     sections["name"] = f"{spec.name[:57]}-pilot"
     sections["input"] = {
         "uri": source,

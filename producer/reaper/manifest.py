@@ -13,6 +13,7 @@ from nightshift.common.ledger.growth import generations
 from nightshift.common.ledger.growth.generations import Generation
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import live_parts
+from nightshift.common.spec.sections import STORED
 from nightshift.common.states import JobState
 from nightshift.producer.results import part_files
 
@@ -107,7 +108,7 @@ def _head(ledger: Ledger, job: Job, progress: Row, end: JobState) -> dict[str, o
         "revision": revision,
         "engines": [dict(maker) for maker in makers],
         "format": job.spec.output.format,
-        "spec": job.spec.model_dump(mode="json", by_alias=True),
+        "spec": job.spec.model_dump(mode="json", by_alias=True, context=STORED),
         "schema": [
             {"name": field.name, "type": str(field.type)} for field in part_files.schema_of(job)
         ],

@@ -19,8 +19,9 @@ def doubtful(ledger: Ledger, job: Job, count: int) -> Sample:
 
     BadInput for a job that has neither column, or no answer yet.
     """
-    names = part_files.schema_of(job).names
-    column = next((name for name in (CONFIDENCE, VOTE_SHARE) if name in names), None)
+    column = next(
+        (name for name in (CONFIDENCE, VOTE_SHARE) if name in job.spec.task.answers), None
+    )
     if column is None:
         raise BadInput(
             f"job {job.id} tells of no answer how sure the model was: a job with task.output.choice and "

@@ -5,6 +5,8 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from nightshift.common.spec.tasks.sampling import BY_SERVER
+
 Values = Mapping[Any, Any]
 """A row of a view of the ledger, by column."""
 
@@ -78,7 +80,8 @@ def answering(row: Values) -> str | None:
     """What the first load of a job's model found about its answers, in words; None for nothing to say."""
     found = row.get("resolved") or {}
     said = []
-    if family := found.get("thinking"):
+    family = found.get("thinking")
+    if family and family != BY_SERVER:
         said.append(f"without their thoughts, as {family} marks these")
     if longest := found.get("max_tokens"):
         said.append(f"at most {longest:,} tokens, which sampling.max_tokens sets")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -20,7 +21,7 @@ from nightshift.worker.engines.vllm.families import BY_NAME, HARMONY
 from nightshift.worker.rows.results import RowResults, part_table
 from tests.engine.contract import lent
 from tests.support.families.build import build, tokenizer_of
-from tests.support.families.table import LOADED, MADE, QWEN3, Made
+from tests.support.families.table import LOADED, MADE, QWEN3, Made, chatml
 from tests.support.families.transcripts import EVERY, Transcript
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ def pieces_of_tekken(tokenizer: Any, text: str) -> list[int]:
 
 def told_of(made: Made, tokenizer: Any, said: Transcript, **fields: Any) -> Outcome:
     """The outcome of a row of which the model wrote this."""
+    from nightshift.worker.engines.vllm.answers import Opening
     from nightshift.worker.engines.vllm.generate import Generation, Prompt
     from nightshift.worker.engines.vllm.model import Model
 
@@ -127,7 +129,7 @@ def told_of(made: Made, tokenizer: Any, said: Transcript, **fields: Any) -> Outc
     model = Model(llm, tokenizer, 2048, {}, found)
     resolved = {"thinking": found.family.name if found.family else None, "max_tokens": None}
     handler = Generation(model, task(keep_reasoning=True, **fields), resolved)
-    outcome, _ = asyncio.run(handler.run(Request(0), Prompt([7, 8], said.inside)))
+    outcome, _ = asyncio.run(handler.run(Request(0), Prompt([7, 8], Opening(said.inside))))
     return outcome
 
 
@@ -194,22 +196,69 @@ def test_the_prompt_says_whether_a_thought_is_open(made: Made, tokenizers: Any) 
         return
     assert found.inside(found.family, {}) is made.opened
     if found.switch is not None:
-        off = found.inside(found.family, {found.switch: False})
-        assert off is False or made.name in ("gemma4", "granite-3.2")
-        assert found.inside(found.family, {found.switch: True}) is not False
+        assert found.inside(found.family, {found.switch: False}) is False
+        assert found.inside(found.family, {found.switch: True}) is made.opened_on
 
 
 @pytest.mark.parametrize("made", MADE, ids=lambda made: made.name)
-def test_markers_in_the_text_of_a_row_change_nothing(made: Made, tokenizers: Any) -> None:
+def test_markers_in_the_text_of_a_row_change_nothing(
+    made: Made, tokenizers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = thinking_of(made, tokenizers(made))
     if not found.template or found.family is None:
         return
-    before = found.tail({})
-    for text in (f"{made.start} x", f"x {made.stop}", "</think>", "<think>"):
-        rendered = tokenizers(made).apply_chat_template(
-            [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
-        )
-        assert rendered.endswith(before)
+    from nightshift.worker.engines.vllm.generate import Generation
+    from nightshift.worker.engines.vllm.model import Model
+
+    model = Model(cast(Any, None), tokenizers(made), 2048, {}, found)
+    resolved = {"thinking": found.family.name, "max_tokens": None}
+    texts = (f"{made.start} x", f"x {made.stop}", "</think>", "<think>", made.start, made.stop)
+    work = Work(task(), rows("plain", *texts), 60, lambda *_: None, resolved=resolved)
+    handler = Generation(model, task(), resolved)
+    monkeypatch.setattr(handler, "verify", lambda: None)  # asks a loaded vLLM
+    openings = [prompt.opening.inside for _, prompt in handler.prepare(work)]
+    assert openings == [made.opened] * 7
+
+
+def chatml_by(ask: str) -> Made:
+    """Qwen's form of a chat, whose assistant begins by what the chat holds."""
+    return replace(QWEN3, name="by chat", template=chatml(ask), switch=None)
+
+
+BY_WORD = chatml_by(
+    "{% if '/no_think' in messages[-1].content %}{{ '<think>\\n\\n</think>\\n\\n' }}"
+    "{% else %}{{ '<think>\\n' }}{% endif %}"
+)
+BY_ROLE = chatml_by("{% if messages[-1].role != 'tool' %}{{ '<think>\\n' }}{% endif %}")
+CLOSED_BEHIND_TOOL = chatml_by(
+    "{% if messages[-1].role == 'tool' %}{{ '<think></think>' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("made", "role", "content", "inside"),
+    [
+        (BY_WORD, "user", "I love it", True),
+        (BY_WORD, "user", "I love it /no_think", False),
+        (BY_WORD, "user", "think", True),
+        (BY_WORD, "user", "", True),
+        (BY_WORD, "user", "<think> /no_think", False),
+        (BY_ROLE, "user", "I love it", True),
+        (BY_ROLE, "tool", "I love it", None),
+        (BY_ROLE, "tool", "<think>\n", None),
+        (CLOSED_BEHIND_TOOL, "user", "I love it", None),
+        (CLOSED_BEHIND_TOOL, "tool", "I love it", False),
+    ],
+)
+def test_a_template_may_look_at_the_chat_of_each_row(
+    made: Made, role: str, content: str, inside: bool | None
+) -> None:
+    tokenizer = tokenizer_of(made)
+    found = thinking_of(made, tokenizer)
+    assert found.family is not None
+    chat = [{"role": "user", "content": "Look."}, {"role": role, "content": content}]
+    text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    assert found.inside(found.family, {}, found.tail_of({}, chat, text)) is inside
 
 
 @pytest.fixture(scope="session", params=LOADED, ids=lambda made: made.name)
@@ -299,7 +348,10 @@ def test_thinking_is_turned_off_where_the_template_has_a_switch(
             engine.resolve(off)
         return
     (outcome,) = ask(engine, off, *rows("I love it")).values()
-    assert isinstance(outcome, Answer) or made.name in ("gemma4", "granite-3.2")
+    assert isinstance(outcome, Answer)
+    label = task(thinking="off", output=LABEL, sampling={"max_tokens": 12})
+    (outcome,) = ask(engine, label, *rows("I love it")).values()
+    assert outcome.columns["output"] in CHOICES
 
 
 def test_a_thought_is_ended_by_its_budget_or_the_job_is_refused(
@@ -308,7 +360,7 @@ def test_a_thought_is_ended_by_its_budget_or_the_job_is_refused(
     made, engine = loaded
     word = {} if made.switch is None else {"thinking": "on"}
     on = task(thinking_budget=3, sampling={"max_tokens": 24}, keep_reasoning=True, **word)
-    opens = made.opened is True or made.name == "deepseek-v3.1"
+    opens = (made.opened if made.switch is None else made.opened_on) is True
     if not opens or made.gate is None:
         with pytest.raises(JobRefused, match=r"^task\.thinking_budget"):
             engine.resolve(on)
@@ -350,6 +402,9 @@ def test_the_longest_answer_of_a_model_that_thinks_is_bounded_by_its_context(
     made, engine = loaded
     found = engine.resolve(task())
     thinks = made.splits is not None and made.opened is not False
+    if made.switch is not None:
+        by_row = task(chat_template_kwargs={made.switch: {"column": "thinks"}})
+        assert engine.resolve(by_row)["max_tokens"] == 512
     assert found["max_tokens"] == (512 if thinks else None)
     assert found["thinking"] == made.splits
     assert engine.resolve(task(output=LABEL)) == {"thinking": None, "max_tokens": None}

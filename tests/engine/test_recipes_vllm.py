@@ -19,7 +19,7 @@ from tests.support.families.table import MADE
 from tests.support.models import ARGUMENTS, THINKING_MODEL
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
-RECIPES = dict(re.findall(r"^### (.+)\n\n```yaml\n(.*?)```", PAGE.read_text(), re.M | re.S))
+RECIPES = dict(re.findall(r"^### ([^\n]+)\n\n```yaml\n(.*?)```", PAGE.read_text(), re.M | re.S))
 
 LABELS = {"positive", "neutral", "negative"}
 TEXTS = [

@@ -30,7 +30,13 @@ def ask(remote: Remote) -> Iterator[Callable[..., Outcome]]:
     )
     engine = OpenaiEngine(spec, Settings())
 
-    def one(*choices: Choice, thoughts: int | None = None, row: Any = None, **fields: Any) -> Any:
+    def one(
+        *choices: Choice,
+        thoughts: int | None = None,
+        row: Any = None,
+        resolved: Any = None,
+        **fields: Any,
+    ) -> Any:
         def behave(_: Call) -> Reply:
             usage: dict[str, Any] = {"prompt_tokens": 7, "completion_tokens": 9, "total_tokens": 16}
             if thoughts is not None:
@@ -46,7 +52,7 @@ def ask(remote: Remote) -> Iterator[Callable[..., Outcome]]:
             [Request(0, **given)],
             60,
             told.__setitem__,
-            resolved=dict(engine.resolve(task)),
+            resolved=dict(engine.resolve(task)) if resolved is None else resolved,
         )
         engine.start(work).result(60)
         return told[0]
@@ -66,7 +72,9 @@ def says(content: str | None, reason: str = "stop", **fields: Any) -> Choice:
         (says("positive", reasoning="They love it."), "positive", "They love it."),
         (says("positive", reasoning_content="They love it."), "positive", "They love it."),
         (says("<think>They love it.</think>\n\npositive"), "positive", "They love it."),
-        (says("They love it.</think>positive"), "positive", "They love it."),
+        (says("They love it.\n</think>\n\npositive"), "positive", "They love it."),
+        (says("<think>a</think>positive", reasoning="They"), "positive", "They\na"),
+        (says("positive</think>", reasoning="They"), "positive", "They"),
         (says("[THINK]They love it.[/THINK]positive"), "positive", "They love it."),
         (says("positive", reasoning=None), "positive", None),
         (says("positive", reasoning=""), "positive", None),
@@ -81,6 +89,68 @@ def test_a_thought_is_a_column_of_its_own_wherever_the_server_puts_it(
         assert outcome.columns["output"] == answer
         assert outcome.columns["reasoning"] == thought
     assert "reasoning" not in ask(choice).columns
+
+
+@pytest.mark.parametrize(
+    ("text", "thinking", "answer", "thought"),
+    [
+        ("The tag </think> ends a thought.", None, "The tag </think> ends a thought.", None),
+        ("The tag <think> begins one.", None, "The tag <think> begins one.", None),
+        ("They love it.</think>positive", None, "They love it.</think>positive", None),
+        ("They love it.</think>positive", "auto", "positive", "They love it."),
+        ("They love it.</think>positive", "on", "positive", "They love it."),
+        ("They love it.</think>\n\npositive", "off", "They love it.</think>\n\npositive", None),
+        ("<think>They</think>positive", "off", "positive", "They"),
+        ("Use <think> and then </think>.", None, "Use <think> and then </think>.", None),
+    ],
+)
+def test_a_marker_amid_an_answer_is_a_word_of_it_unless_thoughts_are_asked_for(
+    ask: Callable[..., Outcome], text: str, thinking: str | None, answer: str, thought: str | None
+) -> None:
+    fields: dict[str, Any] = {} if thinking is None else {"thinking": thinking}
+    if thinking != "off":
+        fields["keep_reasoning"] = True
+    outcome = ask(says(text), **fields)
+    assert outcome.columns["output"] == answer
+    if thinking != "off":
+        assert outcome.columns["reasoning"] == thought
+
+
+def test_a_job_of_before_is_not_parted(ask: Callable[..., Outcome]) -> None:
+    text = "<think>They love it.</think>\n\npositive"
+    outcome = ask(says(text, reasoning="They"), resolved={})
+    assert outcome.columns["output"] == text
+
+
+@pytest.mark.parametrize(
+    "choice", [says(None, reasoning="They love it."), says("<think>They love it.")]
+)
+def test_a_thought_without_an_answer_is_no_empty_answer(
+    ask: Callable[..., Outcome], choice: Choice
+) -> None:
+    outcome = ask(choice, keep_reasoning=True)
+    assert isinstance(outcome, Refusal)
+    assert outcome.kind is RowErrorKind.INVALID_OUTPUT
+    assert outcome.message == "the model ended its answer inside its thinking"
+    assert outcome.columns["reasoning"] == "They love it."
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_server_that_gives_fewer_samples_gives_no_row(
+    ask: Callable[..., Outcome], count: int
+) -> None:
+    outcome = ask(
+        *[says("positive")] * count,
+        output=LABEL,
+        vote="choice",
+        sampling={"n": 4, "temperature": 0.7},
+    )
+    assert isinstance(outcome, Refusal)
+    assert outcome.kind is RowErrorKind.INVALID_OUTPUT
+    assert (
+        f"the server returned {count} of 4 samples: it may not know the field n" in outcome.message
+    )
+    assert (outcome.prompt_tokens, outcome.output_tokens) == (7, 9)
 
 
 def test_the_tokens_of_a_thought_are_those_that_the_server_told(

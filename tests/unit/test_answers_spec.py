@@ -1,5 +1,6 @@
 """What a spec says of the answers of this year's models, and what is refused before anything runs."""
 
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -65,7 +66,22 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no name": ({"chat_template_kwargs": {"a-b": 1}}, "is no name of a template's variable"),
     "half a column": (
         {"chat_template_kwargs": {"a": {"column": "x", "or": 1}}},
-        "the value of a row is {column: NAME}, with nothing beside it",
+        "the value of a row is {column: NAME}, with nothing around or beside it",
+    ),
+    "a column within a constant": (
+        {"chat_template_kwargs": {"a": [{"b": {"column": "x"}}]}},
+        "chat_template_kwargs.a: the value of a row is {column: NAME}, with nothing around",
+    ),
+    "further samples that are greedy": (
+        {
+            "sampling": SAMPLED,
+            "output": {**LABELS, "on_invalid": {"retries": 1, "temperature": 0}},
+        },
+        "output.on_invalid.temperature 0 would draw equal samples again",
+    ),
+    "thoughts before a held answer": (
+        {"output": LABELS, "keep_reasoning": True},
+        "say task.thinking: on or auto beside keep_reasoning",
     ),
     "two switches": (
         {"thinking": "off", "chat_template_kwargs": {"enable_thinking": True}},
@@ -215,3 +231,42 @@ def test_columns_of_another_type_are_named(task: dict[str, Any], why: str) -> No
 @pytest.mark.parametrize("column", ["chat", "text"])
 def test_a_chat_is_a_list_of_structs_or_text(column: str) -> None:
     check_types(spec({"messages_column": column}), SCHEMA)
+
+
+OPENAI = "https://api.openai.com/v1"
+
+
+@pytest.mark.parametrize(
+    ("task", "engine", "why"),
+    [
+        ({}, {"args": {"n": 4}}, "engine.args.n: say task.sampling.n"),
+        ({"thinking": "off"}, {"base_url": OPENAI}, "task.thinking is for servers with a chat"),
+        (
+            {"chat_template_kwargs": {"a": 1}},
+            {"base_url": OPENAI},
+            "task.chat_template_kwargs is for servers with a chat template",
+        ),
+    ],
+)
+def test_what_a_remote_server_does_not_take_is_refused(
+    task: dict[str, Any], engine: dict[str, Any], why: str
+) -> None:
+    told = spec(task).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    usual = {"backend": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"}
+    with pytest.raises(BadInput, match=re.escape(why)):
+        parse_spec({**told, "engine": {**usual, **engine}}, "test")
+    local = {**usual, **engine, "base_url": usual["base_url"], "args": {}}
+    assert parse_spec({**told, "engine": local}, "test").sequences == 1
+
+
+def test_confidence_needs_the_numbers_before_any_mask() -> None:
+    told = spec({"output": {**LABELS, "confidence": True}}).model_dump(
+        mode="json", by_alias=True, exclude_unset=True
+    )
+    args = {"logprobs_mode": "processed_logprobs"}
+    with pytest.raises(BadInput, match="needs vLLM's raw_logprobs"):
+        parse_spec({**told, "engine": {**told["engine"], "args": args}}, "test")
+
+
+def test_a_row_takes_a_place_of_the_engine_for_each_sample() -> None:
+    assert spec({"sampling": SAMPLED}).sequences == 3

@@ -40,7 +40,7 @@ def test_arguments_of_the_template_keep_the_types_of_the_row() -> None:
     )
     assert [each.template_arguments for each in requests] == [
         {"enable_thinking": False, "reasoning_effort": "low", "budget": 3},
-        {"enable_thinking": True, "reasoning_effort": None, "budget": 3},
+        {"enable_thinking": True, "budget": 3},
     ]
 
 

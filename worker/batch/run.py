@@ -179,7 +179,7 @@ class BatchRunner:
         job = self._jobs.get(lease.job_id)
         self._jobs.resolve(job, self.engine)
         spec = job.spec
-        self.window.weigh(batch, spec.task.samples)
+        self.window.weigh(batch, spec.sequences)
         roots = self.settings.allowed_roots
         with (
             batch.progress.stage() as moved,

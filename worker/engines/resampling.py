@@ -64,6 +64,11 @@ def _with_spent(outcome: Outcome, before: Outcome, number: int) -> Outcome:
     if isinstance(outcome, Refusal):
         message = f"in {number + 1} tries, at last: {outcome.message}"
         outcome = dataclasses.replace(outcome, message=message)
+    return with_tokens(outcome, before)
+
+
+def with_tokens(outcome: Outcome, before: Outcome) -> Outcome:
+    """The outcome with the tokens of one that it takes the place of."""
     return dataclasses.replace(
         outcome,
         prompt_tokens=before.prompt_tokens + outcome.prompt_tokens,

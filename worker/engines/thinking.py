@@ -50,32 +50,39 @@ def part(text: str, markers: Markers, inside: bool | None) -> Parted:
 
     `inside` says whether the prompt ends inside a thought; None where the prompt says nothing and the model
     may open one. Then an end marker without a start marker ends a thought that began with the text. Text
-    without any marker is an answer. No marker is left in the answer, and white space between a thought and
-    the answer goes with the marker.
+    without any marker is an answer. Amid an answer only a start marker that an end marker follows begins a
+    thought: another is a word of the answer, and goes without the text behind it. No marker is left in the
+    answer, and white space between a thought and the answer goes with the marker.
     """
     pieces = markers.pattern.split(text)
     if inside is None:
-        first = next((each for each in pieces[1::2] if each not in markers.dropped), None)
-        inside = first == markers.end
+        inside = _next(pieces, 1, markers) == markers.end
     thoughts: list[str] = []
     answers: list[str] = []
-    thought = inside
+    thought, begun = inside, False
     for number, piece in enumerate(pieces):
         if number % 2 == 0:
             (thoughts if inside else answers).append(piece)
+            begun = begun or (not inside and bool(piece.strip()))
         elif piece == markers.start:
-            thought = thought or not inside
-            inside = True
+            if not inside and (not begun or _next(pieces, number + 2, markers) == markers.end):
+                thought = inside = True
         elif piece in markers.ends_too:
-            inside = False
+            inside, begun = False, True
             answers.append(piece)
         elif piece == markers.end:
+            begun = begun and not inside
             inside = False
     if len(pieces) == 1 and not thought:
         return Parted(text)
     reasoning = "\n".join(filter(None, (_thought(each, markers) for each in thoughts)))
     answer = "".join(answers)
     return Parted(None if inside else answer.strip() if thought else answer, reasoning, thought)
+
+
+def _next(pieces: Sequence[str], at: int, markers: Markers) -> str | None:
+    """The first marker from a place on that stands around a thought."""
+    return next((each for each in pieces[at::2] if each not in markers.dropped), None)
 
 
 def _thought(text: str, markers: Markers) -> str:

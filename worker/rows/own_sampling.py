@@ -1,6 +1,7 @@
 """The sampling of one row, by the columns that hold it."""
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from pydantic import ValidationError
@@ -21,7 +22,7 @@ def own_sampling(columns: Mapping[str, str], row: Mapping[str, Any]) -> dict[str
         value = row[column]
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
             raise ValueError(f"the column {column!r} holds {value!r:.50}, which is no {name}")
         if name in WHOLE and value != value // 1:
             raise ValueError(f"the column {column!r} holds {value!r}, and {name} is a whole number")

@@ -183,6 +183,11 @@ class GenerateTask(TaskSection):
             raise ValueError(
                 "sampling.n above 1 needs a temperature above 0: greedy samples are all equal"
             )
+        again = self.output and self.output.on_invalid
+        if self.sampling.n > 1 and again and again.temperature == 0:
+            raise ValueError(
+                "output.on_invalid.temperature 0 would draw equal samples again: leave it out, or say one above 0"
+            )
         if self.sampling.n > 1 and self.dedupe:
             raise ValueError("rows with sampling.n above 1 share nothing: leave dedupe out")
         if self.vote is not None:

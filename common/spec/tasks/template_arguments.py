@@ -1,6 +1,6 @@
 """Arguments of a model's chat template: constants of the job, and values of a row's columns."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 OWN_ARGUMENTS = frozenset(
@@ -51,11 +51,26 @@ def check(arguments: Mapping[str, Any], *, thinks_by_word: bool) -> None:
             raise ValueError(
                 f"thinking and chat_template_kwargs.{name} say the same: give one of them"
             )
-        column = column_of(value)
-        if isinstance(value, Mapping) and COLUMN in value and not column:
+        if any(_names_column(each) for each in _within(value) if each is not value) or (
+            _names_column(value) and not column_of(value)
+        ):
             raise ValueError(
-                f"chat_template_kwargs.{name}: the value of a row is {{column: NAME}}, with nothing beside it"
+                f"chat_template_kwargs.{name}: the value of a row is {{column: NAME}}, with nothing around or beside it"
             )
+
+
+def _within(value: object) -> Iterator[object]:
+    """The value and all that is nested in it."""
+    yield value
+    inner = (
+        value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    )
+    for each in inner:
+        yield from _within(each)
+
+
+def _names_column(value: object) -> bool:
+    return isinstance(value, Mapping) and COLUMN in value
 
 
 def column_of(value: object) -> str | None:
@@ -71,8 +86,10 @@ def columns(arguments: Mapping[str, Any]) -> frozenset[str]:
 
 
 def of_row(arguments: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments with the values of one row, in the types of the row."""
+    """The arguments with the values of one row, in the types of the row; a null gives none."""
     return {
-        name: value if (column := column_of(value)) is None else row[column]
+        name: given
         for name, value in arguments.items()
+        if (given := value if (column := column_of(value)) is None else row[column]) is not None
+        or column is None
     }

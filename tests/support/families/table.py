@@ -38,7 +38,8 @@ class Made:
 
     `splits` is the family of our table, None for a model that does not think. `opened` says whether the
     prompt ends inside a thought when nothing is said of thinking: None where the model may open one. `switch`
-    is the variable of the template that turns thinking on and off, `gate` vLLM's parser that ends a thought.
+    is the variable of the template that turns thinking on and off, `opened_on` is `opened` when the switch is
+    on, and `gate` vLLM's parser that ends a thought.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Made:
     splits: str | None
     opened: bool | None = False
     switch: str | None = None
+    opened_on: bool | None = True
     gate: str | None = None
     model_type: str = ""
     shape: Mapping[str, Any] = field(default_factory=dict)
@@ -74,6 +76,7 @@ QWEN3 = Made(
     "qwen3",
     opened=None,
     switch="enable_thinking",
+    opened_on=None,
     gate="qwen3",
     special=IM,
     added=(*THINK, *TOOL),
@@ -216,8 +219,9 @@ MADE = (
             "{# thoughts stand between <|channel> and <channel|> #}",
         ),
         "gemma4",
-        opened=None,
+        opened=False,
         switch="enable_thinking",
+        opened_on=None,
         gate="gemma4",
         shape={"head_dim": 64, "global_head_dim": 64, "hidden_size_per_layer_input": 16},
         special=("<bos>", "<|turn>", "<turn|>", "<|think|>", "<|channel>", "<channel|>"),
@@ -268,6 +272,7 @@ MADE = (
         "glm45",
         opened=None,
         switch="enable_thinking",
+        opened_on=None,
         gate="glm45",
         shape={
             "n_routed_experts": 4,
@@ -353,8 +358,9 @@ MADE = (
             "<|end_of_text|>\\n' }}{% endif %}",
         ),
         "granite",
-        opened=None,
+        opened=False,
         switch="thinking",
+        opened_on=None,
         special=("<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"),
         end="<|end_of_text|>",
         start="Here is my thought process:",

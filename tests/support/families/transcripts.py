@@ -29,6 +29,7 @@ class Transcript:
 def of_markers(made: Made) -> Iterator[Transcript]:
     """The shapes of answers of a family whose thoughts stand between markers."""
     start, stop, tool = made.start, made.stop, made.tool_call
+    tag = start.removesuffix("thought\n")  # Gemma's thoughts have a header
     inside = made.opened
     opened = "" if inside else start + "\n"
     yield Transcript(
@@ -65,6 +66,19 @@ def of_markers(made: Made) -> Iterator[Transcript]:
         f"{opened}a{stop}The tag {stop} ends a thought.",
         "The tag  ends a thought.",
         "a",
+    )
+    yield Transcript(
+        "a start marker inside the answer",
+        inside,
+        f"{opened}a{stop}The tag {tag} begins a thought.",
+        "The tag  begins a thought.",
+        "a",
+    )
+    yield Transcript(
+        "a start marker inside an answer without a thought",
+        False,
+        f"The tag {tag} begins a thought.",
+        "The tag  begins a thought.",
     )
     yield Transcript("an empty answer", inside, f"{opened}a\n{stop}", "", "a")
     yield Transcript("an empty thought", inside, f"{opened}\n{stop}\n\nneutral", "neutral", "")
@@ -139,8 +153,8 @@ def transcripts(made: Made) -> list[Transcript]:
             Transcript("no thought", False, "positive", "positive"),
             Transcript("an empty answer", False, "", ""),
         ]
-    if made.opened is False:  # its prompt opens a thought when it is turned on
-        return list(of_markers(replace(made, opened=True)))
+    if made.opened is False:  # it thinks when it is turned on
+        return list(of_markers(replace(made, opened=made.opened_on)))
     return list(of_markers(made))
 
 

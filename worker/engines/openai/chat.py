@@ -10,6 +10,7 @@ import httpx2
 
 from nightshift.common import remotes
 from nightshift.common.spec import GenerateTask, OpenaiEngineSpec
+from nightshift.common.spec.tasks.sampling import BY_SERVER
 from nightshift.common.spec.tasks.template_arguments import THINKING_SWITCHES
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.images import Image, with_images
@@ -42,12 +43,13 @@ class ChatCompletions(Endpoint):
     path = "/chat/completions"
 
     def __init__(
-        self, task: GenerateTask, engine: OpenaiEngineSpec, longest: int | None = None
+        self, task: GenerateTask, engine: OpenaiEngineSpec, resolved: Mapping[str, Any]
     ) -> None:
-        """`longest` is the most tokens of an answer where it is not the task's own number."""
+        """`resolved` is what was fixed for the job; nothing is for a job of before, whose answers are not parted."""
         self._task = task
         self._engine = engine
-        self._longest = longest or task.sampling.max_tokens
+        self._longest = resolved.get("max_tokens") or task.sampling.max_tokens
+        self._is_parted = resolved.get("thinking") == BY_SERVER
         self._check = AnswerCheck(task.output)
 
     def body(self, request: Request, sampling: RowSampling) -> Body:
@@ -96,13 +98,21 @@ class ChatCompletions(Endpoint):
             )
         if content is not None and not isinstance(content, str):
             raise TypeError("the answer's content is no text")
-        parted = _parted(message, content or "")
+        text = content or ""
+        parted = (
+            parted_answer(message, text, self._task.thinking) if self._is_parted else Parted(text)
+        )
+        is_empty = parted.answer is None or (parted.thought and not parted.answer)
         outcome: Outcome
-        if parted.answer is None or (parted.thought and not parted.answer and reason == "length"):
+        if is_empty and reason == "length":
             outcome = Refusal(
                 RowErrorKind.TRUNCATED,
                 "the answer was cut off inside its thinking: raise task.sampling.max_tokens, which is "
-                f"{self._longest} here",
+                f"{self._longest} here, or the row's own bound",
+            )
+        elif parted.answer is None or (is_empty and content is None):
+            outcome = Refusal(
+                RowErrorKind.INVALID_OUTPUT, "the model ended its answer inside its thinking"
             )
         else:
             outcome = self._check.outcome(parted.answer, reason, 0, 0)
@@ -137,18 +147,38 @@ def _given(message: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def _parted(message: Mapping[str, Any], content: str) -> Parted:
+def parted_answer(message: Mapping[str, Any], content: str, thinking: str | None) -> Parted:
     """The answer and its thoughts, wherever the server puts those: into a field of their own, or between the
-    markers of its model.
+    markers of its model. `thinking` is what the task says of it.
+
+    Nobody tells whether the prompt opened a thought. An end marker without a start ends one where the task
+    asks for thinking, or where the marker stands at a line's end, as models write it.
     """
-    for name in REASONING_FIELDS:
-        thought = message.get(name)
-        if isinstance(thought, str) and thought:
-            return Parted(content, thought, thought=True)
-    for markers in MARKERS:
-        if markers.end in content or content.lstrip().startswith(markers.start):
-            return part(content, markers, inside=None)
-    return Parted(content)
+    thought = next(
+        (each for name in REASONING_FIELDS if isinstance(each := message.get(name), str) and each),
+        "",
+    )
+    markers = next((each for each in MARKERS if _begins(content, each, thinking)), None)
+    if markers is None:
+        markers = next((each for each in MARKERS if thought and each.end in content), None)
+    if markers is None:
+        return Parted(content, thought, thought=bool(thought))
+    inside = False if thought else None
+    found = part(content, markers, inside)
+    if not thought:
+        return found
+    reasoning = "\n".join(filter(None, (thought, found.reasoning)))
+    return Parted(found.answer, reasoning, thought=True)
+
+
+def _begins(content: str, markers: Markers, thinking: str | None) -> bool:
+    """Whether a text begins with a thought."""
+    if content.lstrip().startswith(markers.start):
+        return True
+    before, end, behind = content.partition(markers.end)
+    if not end or markers.start in before or thinking == "off":
+        return False
+    return thinking is not None or before.endswith("\n") or behind.startswith("\n")
 
 
 def _logprobs(told: Any, most: int) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +23,8 @@ from nightshift.common.errors import BadInput, EngineNotHere
 from nightshift.common.ledger.outages import Kind
 from nightshift.common.settings import Settings
 from nightshift.common.spec import GenerateTask, OpenaiEngineSpec, Task
-from nightshift.common.spec.tasks.sampling import THINKING_TOKENS
+from nightshift.common.spec.tasks.sampling import BY_SERVER, THINKING_TOKENS
+from nightshift.common.states import RowErrorKind
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.images import BatchReads, Reads
 from nightshift.worker.engines.loop_thread import LoopThread, cancel_tasks, run_rows
@@ -31,7 +33,7 @@ from nightshift.worker.engines.openai.errors import RequestError, request_error,
 from nightshift.worker.engines.openai.limiter import Limiter, Rates, Reservation
 from nightshift.worker.engines.openai.requests import endpoint_for, estimated_tokens
 from nightshift.worker.engines.openai.server import RequestHistory, RetryPolicy, Server
-from nightshift.worker.engines.protocol import Outcome, Request, Work, timed_out
+from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work, timed_out
 from nightshift.worker.engines.resampling import UNSAMPLED, RowSampling, sample_until_valid
 
 TICK_SECONDS = 1.0
@@ -91,15 +93,13 @@ class OpenaiEngine:
             raise
 
     def resolve(self, task: Task) -> Mapping[str, Any]:
-        """The longest answer of a job that turns thinking on and names none; else nothing, since only the
-        server knows its model.
+        """Answers are parted by what the server says of them, since only the server knows its model; the longest
+        answer is that of a model that thinks where the job turns thinking on and names none.
         """
-        is_long = (
-            isinstance(task, GenerateTask)
-            and task.thinking == "on"
-            and not task.sampling.has_max_tokens
-        )
-        return {"max_tokens": THINKING_TOKENS} if is_long else {}
+        if not isinstance(task, GenerateTask):
+            return {}
+        is_long = task.thinking == "on" and not task.sampling.has_max_tokens
+        return {"thinking": BY_SERVER, "max_tokens": THINKING_TOKENS if is_long else None}
 
     def start(self, work: Work) -> "Future[None]":
         """Sends every request as soon as there is a place and the rate allows it.
@@ -107,7 +107,7 @@ class OpenaiEngine:
         The future's exception is EngineUnavailable or EngineRefused when the server serves nobody,
         StorageUnavailable when a store of images was away: rows that were answered stay answered.
         """
-        resolved = work.resolved or self.resolve(work.task)
+        resolved = self.resolve(work.task) if work.resolved is None else work.resolved
         endpoint = endpoint_for(work.task, self._spec, self._allowed_models, resolved)
         reads = BatchReads(self._reads)
         rows = run_rows(
@@ -163,8 +163,11 @@ class OpenaiEngine:
             history = RequestHistory(history.spent_seconds)
             make = partial(make_body, sampling)
             found = await self._persist(work, request.row_index, endpoint, make, history)
-            # A refusal is that of the whole request.
-            return found if len(found) == sampling.n else list(found) * sampling.n
+            if len(found) < sampling.n and isinstance(found[0], Answer):
+                return _too_few(found, sampling.n)
+            if len(found) == 1:
+                return list(found) * sampling.n  # a refusal of the whole request
+            return found[: sampling.n]
 
         if isinstance(work.task, GenerateTask):
             outcome = await sample_until_valid(work.task, request, sample_once)
@@ -272,3 +275,14 @@ class OpenaiEngine:
         elif error.is_limit:  # the server did not say for how long
             await self._limiter.pause(self._policy.backoff_seconds / 2)
         return error
+
+
+def _too_few(found: Sequence[Outcome], n: int) -> list[Outcome]:
+    """The outcomes of a request for n samples of which the server gave fewer: no vote of theirs would be one
+    of n. The tokens of all count with the first, as in `found`.
+    """
+    why = f"the server returned {len(found)} of {n} samples: it may not know the field n"
+    missing = Refusal(RowErrorKind.INVALID_OUTPUT, why)
+    spent = ("prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+    first = replace(missing, **{name: getattr(found[0], name) for name in spent})
+    return [first, *[missing] * (n - 1)]

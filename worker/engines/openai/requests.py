@@ -49,7 +49,7 @@ def endpoint_for(
     """
     match task:
         case GenerateTask():
-            return ChatCompletions(task, engine, resolved.get("max_tokens"))
+            return ChatCompletions(task, engine, resolved)
         case EmbedTask():
             return Embeddings(task, engine)
         case RequestsTask():

@@ -27,6 +27,15 @@ def arguments_of(task: GenerateTask, switch: str | None) -> dict[str, Any]:
     return own
 
 
+def possible_arguments(task: GenerateTask, switch: str | None) -> list[dict[str, Any]]:
+    """The arguments of rows as far as they say whether the model thinks: a switch may be a row's own."""
+    own = arguments_of(task, switch)
+    for name in THINKING_SWITCHES:
+        if column_of(task.chat_template_kwargs.get(name)) is not None:
+            return [{**own, name: value} for value in (True, False)]
+    return [own]
+
+
 def resolve(
     task: GenerateTask, thinking: Thinking, longest: int, *, can_force: bool
 ) -> dict[str, Any]:
@@ -37,12 +46,12 @@ def resolve(
     """
     _check_arguments(task, thinking)
     switch = thinking.switch if task.thinking in ("on", "off") else None
-    arguments = arguments_of(task, switch)
-    thinks = thinking.thinks(arguments)
+    possible = possible_arguments(task, switch)
+    thinks = any(map(thinking.thinks, possible))
     _check_word(task, switch, thinks=thinks)
     if task.thinking_budget is not None:
         family = thinking.family
-        if family is None or thinking.inside(family, arguments) is not True:
+        if family is None or True not in [thinking.inside(family, each) for each in possible]:
             raise JobRefused(
                 "task.thinking_budget counts the tokens of a thought that the prompt opens, and the model's chat "
                 "template opens none: leave thinking_budget out, and bound the answer by sampling.max_tokens"
@@ -52,11 +61,19 @@ def resolve(
                 "task.thinking_budget: vLLM cannot end a thought of this model, whose markers are no tokens of "
                 "its own: bound the answer by sampling.max_tokens"
             )
-    splits = thinking.family is not None and (task.output is None or task.thinking is not None)
+    wants_split = task.output is None or task.thinking is not None
+    if wants_split and thinking.is_named and thinking.family is None:
+        raise JobRefused(
+            "engine.args.reasoning_parser names a parser without markers of its own, and the model is of no family "
+            "that Nightshift knows, so that no answer can be parted from its thought: name the parser that knows "
+            "the model's markers (docs/models.md), or leave reasoning_parser out"
+        )
+    splits = thinking.family is not None and wants_split
     if splits and thinks and task.output is not None and thinking.gate is None:
+        way = "leave thinking or output out"
         raise JobRefused(
             "vLLM cannot tell where a thought of this model ends, and so not where task.output begins to hold: "
-            "say thinking: off, or leave thinking or output out"
+            f"{way if thinking.switch is None else f'say thinking: off, or {way}'}"
         )
     is_long = splits and thinks and not task.sampling.has_max_tokens
     return {
@@ -91,6 +108,16 @@ def _check_word(task: GenerateTask, switch: str | None, *, thinks: bool) -> None
 
 
 @dataclass(frozen=True, slots=True)
+class Opening:
+    """Where an answer begins: `inside` says whether its prompt ends inside a thought, None where the model may
+    open one. `budget` is the most tokens of that thought as vLLM counts them; None without a bound.
+    """
+
+    inside: bool | None = None
+    budget: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Split:
     """How the answers of one job are parted from their thoughts; `family` is None where they are not."""
 
@@ -110,16 +137,24 @@ class Split:
         switch = self.model.switch if self.task.thinking in ("on", "off") else None
         return {**of_row, **({switch: self.task.thinking == "on"} if switch else {})}
 
-    def inside(self, arguments: Mapping[str, Any]) -> bool | None:
-        """Whether a row's prompt ends inside a thought; None where the model may open one."""
-        return None if self.family is None else self.model.inside(self.family, arguments)
-
-    def budget(self, arguments: Mapping[str, Any], inside: bool | None) -> int | None:
-        """The most tokens of a row's thought as vLLM counts them; None where the job has no bound."""
+    def opening(
+        self, arguments: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], text: str
+    ) -> "Opening":
+        """What the end of a row's prompt says, of which `text` is the whole or as much of its end as the template
+        makes.
+        """
+        if self.family is None:
+            return Opening()
+        tail = self.model.tail_of(arguments, messages, text)
+        inside = self.model.inside(self.family, arguments, tail)
         most = self.task.thinking_budget
-        if most is None or self.family is None or inside is not True:
-            return most
-        return most + self.model.opened(self.family, arguments)
+        if most is None or inside is not True:
+            return Opening(inside)
+        return Opening(inside, most + self.model.opened(self.family, tail))
+
+    def is_gated(self, inside: bool | None) -> bool:
+        """Whether structured output waits for the end of a thought that the model need not open."""
+        return self.task.output is not None and self.family is not None and inside is None
 
     def ended(self, inside: bool | None) -> bool | None:
         """What a request tells the engine of its prompt: whether structured output holds from the first token.
@@ -143,14 +178,12 @@ class Split:
 
     def start(self, ids: Sequence[int]) -> int:
         """Behind how many tokens the answer begins that follows a thought: behind the last marker that ends
-        one; 0 where that marker is no token of its own.
+        one.
         """
         if self.family is None:
             return 0
         end = "<|message|>" if self.family.name == HARMONY else self.family.markers.end
-        token = self.model.token_of(end)
-        places = [at for at, each in enumerate(ids, 1) if each == token]
-        return places[-1] if places else 0
+        return self.model.behind_last(ids, end)
 
 
 def harmony(tokenizer: Any, ids: Sequence[int]) -> tuple[Parted, int]:

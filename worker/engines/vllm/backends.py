@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from vllm import SamplingParams
-from vllm.config import VllmConfig
+from vllm.config import StructuredOutputsConfig, VllmConfig
 
 from nightshift.common.errors import NeedsOtherEngine
 
@@ -38,6 +38,16 @@ def with_backend(args: Mapping[str, Any], backend: str = USUAL) -> dict[str, Any
     if named(args):
         return dict(args)
     return {**args, CONFIG: {**(args.get(CONFIG) or {}), "backend": backend}}
+
+
+def with_config(args: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments as vLLM's engine takes them beside a parser of thoughts: it sets the parser on the
+    settings of structured output, which it does not make of a mapping itself.
+    """
+    config = args.get(CONFIG)
+    if not isinstance(config, Mapping):
+        return dict(args)
+    return {**args, CONFIG: StructuredOutputsConfig(**config)}
 
 
 def verify(

@@ -7,13 +7,14 @@ has several ways to be spelled in tokens: the ways are summed.
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import xgrammar
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
+from vllm.tokenizers.mistral import MistralTokenizer
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from nightshift.worker.engines.protocol import Answer
@@ -39,7 +40,10 @@ class Spelling:
     @classmethod
     def of(cls, tokenizer: Any, vocabulary: int) -> "Spelling":
         """The tokens of a vocabulary as xgrammar reads them; special tokens spell nothing."""
-        info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=vocabulary)
+        if isinstance(tokenizer, MistralTokenizer):
+            info = _of_mistral(tokenizer)
+        else:
+            info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=vocabulary)
         special = {*info.special_token_ids, *info.stop_token_ids}
         by_bytes: dict[bytes, list[int]] = defaultdict(list)
         for token, text in enumerate(info.decoded_vocab):
@@ -60,6 +64,18 @@ class Spelling:
         return {token: tuple(sorted(labels)) for token, labels in behind.items()}
 
 
+def _of_mistral(tokenizer: MistralTokenizer) -> xgrammar.TokenizerInfo:
+    """The tokens of Mistral's own tokenizers, which xgrammar does not read itself: as vLLM's backend has them."""
+    kind = xgrammar.VocabType.RAW if tokenizer.is_tekken else xgrammar.VocabType.BYTE_FALLBACK
+    return xgrammar.TokenizerInfo(
+        tokenizer.vocab,
+        vocab_type=kind,
+        vocab_size=len(tokenizer.vocab),
+        stop_token_ids=[tokenizer.eos_token_id],
+        add_prefix_space=True,
+    )
+
+
 def shares(told: Mapping[int, float], tokens: Mapping[int, Labels]) -> dict[int, float]:
     """The probability of each token that may come, out of the log probabilities before the mask."""
     highest = max(told[token] for token in tokens)
@@ -73,12 +89,13 @@ def shares(told: Mapping[int, float], tokens: Mapping[int, Labels]) -> dict[int,
 @dataclass(slots=True)
 class Asked:
     """The log probabilities behind some beginnings of one answer, and the tokens that were spent on those that
-    the answer itself does not tell.
+    the answer itself does not tell. `prompt` makes the row's prompt anew, `before` are the tokens before the
+    answer.
     """
 
-    ready: Any
+    prompt: Callable[[], Awaitable[Any]]
     before: Sequence[int]
-    known: dict[tuple[int, ...], Mapping[int, float]]
+    known: dict[tuple[int, ...], Mapping[int, float]] = field(default_factory=dict)
     prompt_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
@@ -122,7 +139,7 @@ class Confidence:
     async def told(
         self,
         answer: Answer,
-        ready: Any,
+        asked: Asked,
         ids: Sequence[int],
         start: int,
         numbers: Sequence[Any] | None,
@@ -130,12 +147,11 @@ class Confidence:
         """The answer with its `confidence`. `ids` are the tokens of the whole sample, of which the answer begins
         at `start`, and `numbers` vLLM's log probabilities of these places.
         """
-        known: dict[tuple[int, ...], Mapping[int, float]] = {
+        asked.known = {
             tuple(ids[start:at]): {token: float(each.logprob) for token, each in told.items()}
             for at, told in enumerate(numbers or ())
             if at >= start
         }
-        asked = Asked(ready, [*ready["prompt_token_ids"], *ids[:start]], known)
         wanted = str(answer.columns["output"]).encode()
         confidence = await self._way(asked, (), self._labels, wanted, 1.0)
         return replace(
@@ -177,8 +193,8 @@ class Confidence:
         self, asked: Asked, prefix: tuple[int, ...], tokens: Sequence[int]
     ) -> Mapping[int, float]:
         told: dict[int, float] = {}
-        prompt = {**asked.ready, "prompt_token_ids": [*asked.before, *prefix]}
         for at in range(0, len(tokens), MOST_TOKENS):
+            prompt = {**await asked.prompt(), "prompt_token_ids": [*asked.before, *prefix]}
             params = SamplingParams(
                 temperature=0,
                 max_tokens=1,

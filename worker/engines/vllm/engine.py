@@ -4,6 +4,7 @@ The thread of a batch tokenises its rows, so that the loop thread only moves tok
 """
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -72,13 +73,19 @@ class VllmEngine:
         self._loop_thread = LoopThread()
         self._pooling_model: PoolingModel | None = None
         self._thinking: Thinking | None = None
+        self._tokenizing = threading.Lock()
         with ExitStack() as failed:
             failed.callback(self._loop_thread.close, SHUTDOWN_SECONDS)
             self._llm = self._loop_thread.run(self._start(spec, revision, runner, task))
             config = self._llm.model_config
             tokenizer = self._llm.get_tokenizer()
             self._model = Model(
-                self._llm, tokenizer, int(config.max_model_len), spec.args, self._thinking
+                self._llm,
+                tokenizer,
+                int(config.max_model_len),
+                spec.args,
+                self._thinking,
+                self._tokenizing,
             )
             failed.callback(self.close)
             self._serving = Serving(self._llm, spec, gated=self._has_own_gate)
@@ -155,13 +162,13 @@ class VllmEngine:
             defaults["runner"] = "pooling"
         own = {name: each for name, each in spec.args.items() if name not in SERVER_ARGUMENTS}
         if runner == "generate":
-            own = backends.with_backend(own)
+            own = backends.with_config(backends.with_backend(own))
         arguments = AsyncEngineArgs(model=spec.model, revision=revision, **{**defaults, **own})
         # The defaults of LLM.generate: on a large GPU eight times the requests and tokens a step
         # that vLLM takes without a usage context.
         config = arguments.create_engine_config(UsageContext.LLM_CLASS)
         if runner == "generate":
-            self._thinking = _thinking(config, spec.args)
+            self._thinking = _thinking(config, spec.args, self._tokenizing)
             thinking.open_gate(config, self._thinking.gate)
         if isinstance(task, GenerateTask) and self._thinking is not None:
             _check(config, spec.args, task, self._thinking)
@@ -270,14 +277,14 @@ def cache_tokens(cache: CacheConfig) -> int | None:
     return cache.kv_cache_size_tokens if cache.enable_prefix_caching else 0
 
 
-def _thinking(config: VllmConfig, args: Mapping[str, Any]) -> Thinking:
+def _thinking(config: VllmConfig, args: Mapping[str, Any], tokenizing: threading.Lock) -> Thinking:
     """How the model thinks, before its weights are read."""
     structured = args.get(backends.CONFIG)
     also = structured.get("reasoning_parser") if isinstance(structured, Mapping) else None
     named = args.get("reasoning_parser") or also
     tokenizer = cached_tokenizer_from_config(config.model_config)
     model_type = str(config.model_config.hf_text_config.model_type)
-    found = Thinking(tokenizer, model_type, named)
+    found = Thinking(tokenizer, model_type, named, tokenizing)
     family = found.family
     log.info(
         "thinking_known",

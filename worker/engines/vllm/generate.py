@@ -1,9 +1,8 @@
 """Text generation on vLLM: chat template and sampling params in, text out, checked."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from vllm import SamplingParams, TokensPrompt
@@ -14,11 +13,16 @@ from vllm.tokenizers.mistral import MistralTokenizer
 from nightshift.common.spec import GenerateTask
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
-from nightshift.worker.engines.resampling import RowSampling, sample_until_valid
+from nightshift.worker.engines.resampling import (
+    RESAMPLED,
+    RowSampling,
+    sample_until_valid,
+    with_tokens,
+)
 from nightshift.worker.engines.structured import AnswerCheck
 from nightshift.worker.engines.vllm import answers
-from nightshift.worker.engines.vllm.answers import Split
-from nightshift.worker.engines.vllm.confidence import Confidence
+from nightshift.worker.engines.vllm.answers import Opening, Split
+from nightshift.worker.engines.vllm.confidence import Asked, Confidence
 from nightshift.worker.engines.vllm.model import Model, TaskHandler, finished, request_id
 from nightshift.worker.engines.vllm.numbers import answer_numbers, prompt_numbers
 from nightshift.worker.engines.vllm.params import sampling_params
@@ -31,13 +35,21 @@ ANSWERED = ("stop", "length", "repetition")
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What vLLM is sent for a row: token ids, or messages for its renderer. `inside` says whether the prompt ends
-    inside a thought; None where the model may open one.
+    """What vLLM is sent for a row: token ids, or messages for its renderer, which gets the `arguments`. `opening`
+    is where its answer begins, as far as that is known before vLLM has the row.
     """
 
     content: Any
-    inside: bool | None = None
+    opening: Opening = field(default_factory=Opening)
     arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What vLLM takes as the prompt of one request, and where its answer begins."""
+
+    prompt: Any
+    opening: Opening
 
 
 class Generation(TaskHandler):
@@ -58,9 +70,13 @@ class Generation(TaskHandler):
         self._confidence = self._of_choices() if task.has_confidence else None
 
     def _of_choices(self) -> Confidence:
-        choices = (self._task.output and self._task.output.choice) or ()
+        choices = tuple((self._task.output and self._task.output.choice) or ())
         with self._model.tokenizing:
-            return Confidence(self._model.llm, self._model.tokenizer, choices)
+            if choices not in self._model.confidences:
+                made = Confidence(self._model.llm, self._model.tokenizer, choices)
+                self._model.confidences[choices] = made
+            found: Confidence = self._model.confidences[choices]
+            return found
 
     def verify(self) -> None:
         """JobRefused for structured output, or sampling, that vLLM refuses for every row;
@@ -78,8 +94,10 @@ class Generation(TaskHandler):
         for position, request in enumerate(work.requests):
             try:
                 arguments = self._split.arguments(request.template_arguments)
-                prompt = Prompt(None, self._split.inside(arguments), arguments)
-                rendered.append((position, self._rendered(request, arguments), prompt))
+                made = self._rendered(request, arguments)
+                text = made if isinstance(made, str) else ""
+                opening = self._split.opening(arguments, _messages(request), text)
+                rendered.append((position, made, Prompt(None, opening, arguments)))
             except Exception as error:  # a chat template may raise whatever it likes
                 work.emit(
                     position,
@@ -122,7 +140,7 @@ class Generation(TaskHandler):
 
     def _rendered(self, request: Request, arguments: Mapping[str, Any]) -> str | list[int]:
         """The text of the prompt; its token ids where the tokenizer makes them of messages itself."""
-        messages = [dict(message) for message in request.messages or ()]
+        messages = _messages(request)
         tokenizer = self._model.tokenizer
         if isinstance(tokenizer, MistralTokenizer):
             with self._model.tokenizing:
@@ -135,11 +153,13 @@ class Generation(TaskHandler):
             if not request.is_plain_prompt:
                 raise ValueError("the model has no chat template; use task.prompt")
             return str(messages[0]["content"])
-        return str(
-            tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, **arguments
-            )
+        return self._templated(messages, arguments)
+
+    def _templated(self, messages: list[dict[str, Any]], arguments: Mapping[str, Any]) -> str:
+        text = self._model.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **arguments
         )
+        return str(text)
 
     async def run(self, request: Request, prompt: Any) -> tuple[Outcome, float]:
         """The row's outcome, and for how many seconds the row waited in vLLM's queue."""
@@ -147,90 +167,84 @@ class Generation(TaskHandler):
 
         async def sample_once(sampling: RowSampling) -> list[Outcome]:
             nonlocal queued
-            ready = await self._ready(prompt)
-            if isinstance(ready, Refusal):
-                return [ready] * sampling.n
-            ended = self._split.ended(prompt.inside)
-            output = await self._generated(
-                ready, request, self._params(request, sampling, prompt), ended
-            )
-            queued += _queued_seconds(output)
-            outcomes = await self._outcomes(output, prompt.inside, ready)
-            if self._held_at_once(outcomes, prompt.inside):
-                again = await self._generated(
-                    ready, request, self._params(request, sampling, prompt), ended=True
-                )
-                queued += _queued_seconds(again)
-                outcomes = _both(outcomes, await self._outcomes(again, False, ready))
-            return outcomes
+            drawn = await self._drawn(request, prompt, sampling)
+            queued += drawn.queued
+            if drawn.unheld:
+                fewer = replace(sampling, n=len(drawn.unheld))
+                again = await self._drawn(request, prompt, fewer, is_held=True)
+                queued += again.queued
+                for place, outcome in zip(drawn.unheld, again.outcomes, strict=True):
+                    drawn.outcomes[place] = with_tokens(outcome, drawn.outcomes[place])
+            return drawn.outcomes
 
         outcome = await sample_until_valid(self._task, request, sample_once)
         return outcome, queued
 
-    def _params(self, request: Request, sampling: RowSampling, prompt: Prompt) -> SamplingParams:
+    async def _drawn(
+        self, request: Request, prompt: Prompt, sampling: RowSampling, *, is_held: bool = False
+    ) -> "Drawn":
+        """Runs the model once; `is_held` holds structured output from the first token."""
+        ready = await self._ready(prompt)
+        if isinstance(ready, Refusal):
+            return Drawn([ready] * sampling.n)
+        if is_held:
+            ready = replace(ready, opening=Opening(inside=False))
+        params = self._params(request, sampling, ready.opening)
+        ended = self._split.ended(ready.opening.inside)
+        told = {} if self._task.output is None or ended is None else {"reasoning_ended": ended}
+        found = self._model.llm.generate(ready.prompt, params, request_id(request), **told)
+        output: RequestOutput = await finished(found)  # FINAL_ONLY: there is one
+        return await self._told(output, request, prompt, ready)
+
+    def _params(self, request: Request, sampling: RowSampling, opening: Opening) -> SamplingParams:
         params = sampling_params(self._task, request, sampling, self._longest)
-        params.thinking_token_budget = self._split.budget(prompt.arguments, prompt.inside)
+        params.thinking_token_budget = opening.budget
         if self._split.family is not None:
             params.skip_special_tokens = False  # markers may be special tokens
         if self._confidence is not None and self._task.sampling.logprobs is None:
             params.logprob_token_ids = self._confidence.token_ids
         return params
 
-    async def _generated(
-        self, ready: Any, request: Request, params: SamplingParams, ended: bool | None
-    ) -> RequestOutput:
-        told = {} if self._task.output is None or ended is None else {"reasoning_ended": ended}
-        found = self._model.llm.generate(ready, params, request_id(request), **told)
-        output: RequestOutput = await finished(found)  # FINAL_ONLY: there is one
-        return output
+    async def _ready(self, prompt: Prompt) -> Ready | Refusal:
+        """What vLLM takes as the prompt of one request, made anew for each; or why there is none."""
+        return Ready(TokensPrompt(prompt_token_ids=prompt.content), prompt.opening)
 
-    def _held_at_once(self, outcomes: Sequence[Outcome], inside: bool | None) -> bool:
-        """Whether samples answered without a thought, and so without the form that waits for its end: they are
-        drawn again, held from the first token.
-        """
-        return (
-            self._task.output is not None
-            and inside is None
-            and self._split.family is not None
-            and any(
-                isinstance(each, Refusal)
-                and not each.reasoning_tokens
-                and not each.columns.get("reasoning")
-                for each in outcomes
-            )
-        )
-
-    async def _ready(self, prompt: Prompt) -> Any:
-        """What vLLM takes as the prompt of one sample, or a refusal."""
-        return TokensPrompt(prompt_token_ids=prompt.content)
-
-    async def _outcomes(
-        self, output: RequestOutput, inside: bool | None, ready: Any
-    ) -> list[Outcome]:
-        """The outcome of each sample; the tokens of the prompt count with the first."""
-        outcomes = [await self._checked(each, inside, ready) for each in output.outputs]
+    async def _told(
+        self, output: RequestOutput, request: Request, prompt: Prompt, ready: Ready
+    ) -> "Drawn":
+        """What vLLM drew; the tokens of the prompt count with the first sample."""
+        length = len(output.prompt_token_ids or ())
+        most = Most.of(self._task, request, self._longest, self._model.longest - length)
+        outcomes, unheld = [], []
+        for place, completion in enumerate(output.outputs):
+            outcome, thought = await self._checked(completion, most, prompt, ready)
+            outcomes.append(outcome)
+            is_failed = isinstance(outcome, Refusal) and outcome.kind in RESAMPLED
+            if is_failed and not thought and self._split.is_gated(ready.opening.inside):
+                unheld.append(place)
         numbers = prompt_numbers(self._task, output)
         if numbers:
             outcomes = [replace(each, columns={**each.columns, **numbers}) for each in outcomes]
         outcomes[0] = replace(
             outcomes[0],
-            prompt_tokens=outcomes[0].prompt_tokens + len(output.prompt_token_ids or ()),
+            prompt_tokens=outcomes[0].prompt_tokens + length,
             cached_tokens=outcomes[0].cached_tokens + (output.num_cached_tokens or 0),
         )
-        return outcomes
+        return Drawn(outcomes, unheld, _queued_seconds(output))
 
     async def _checked(
-        self, completion: CompletionOutput, inside: bool | None, ready: Any
-    ) -> Outcome:
+        self, completion: CompletionOutput, most: "Most", prompt: Prompt, ready: Ready
+    ) -> tuple[Outcome, bool]:
+        """The outcome of a sample, and whether it begins with a thought."""
         if completion.finish_reason not in ANSWERED:
             raise ValueError(f"it ended the row with {completion.finish_reason!r}; see its log")
         tokens = len(completion.token_ids)
         parted, thought_tokens = self._split.part(
-            self._answer_text(completion), completion.token_ids, inside
+            self._answer_text(completion), completion.token_ids, ready.opening.inside
         )
         outcome: Outcome
         if parted.answer is None:
-            outcome = self._cut(completion.finish_reason, tokens)
+            outcome = _cut(completion.finish_reason, tokens, most)
         else:
             outcome = self._check.outcome(parted.answer, completion.finish_reason, 0, tokens)
         outcome = replace(outcome, reasoning_tokens=thought_tokens)
@@ -240,72 +254,105 @@ class Generation(TaskHandler):
             outcome = replace(outcome, columns={**outcome.columns, **numbers})
             if self._confidence is not None:
                 told = completion.logprobs if self._task.sampling.logprobs is None else None
+                before = [*ready.prompt["prompt_token_ids"], *completion.token_ids[:start]]
+                asked = Asked(partial(self._prompt, prompt), before)
                 outcome = await self._confidence.told(
-                    outcome, ready, completion.token_ids, start, told
+                    outcome, asked, completion.token_ids, start, told
                 )
         if self._task.keep_reasoning:
             own = {"reasoning": parted.reasoning if parted.thought else None}
             outcome = replace(outcome, columns={**outcome.columns, **own})
-        return outcome
+        return outcome, parted.thought
 
-    def _cut(self, finish_reason: str | None, tokens: int) -> Refusal:
-        """Why an answer that ends inside its thinking is none."""
-        if finish_reason == "length":
-            return Refusal(
-                RowErrorKind.TRUNCATED,
-                f"the answer was cut off inside its thinking, after {tokens} tokens: raise "
-                f"task.sampling.max_tokens, which is {self._longest} here",
-                output_tokens=tokens,
-            )
-        return Refusal(
-            RowErrorKind.INVALID_OUTPUT,
-            "the model ended its answer inside its thinking",
-            output_tokens=tokens,
-        )
+    async def _prompt(self, prompt: Prompt) -> Any:
+        """The prompt once more, for a request beside that of the answer."""
+        ready = await self._ready(prompt)
+        if isinstance(ready, Refusal):
+            raise ValueError(ready.message)
+        return ready.prompt
 
     def _answer_text(self, completion: CompletionOutput) -> str:
         """VLLM's text, or the decoded tokens where that text has a replacement character.
 
         The incremental detokenizer takes a replacement character at the end of the prompt for the
         first bytes of the answer. With stop strings vLLM's text stays: only vLLM cuts them off.
+        Special tokens are no text, but for the markers of thoughts.
         """
         text = str(completion.text)
-        if "\ufffd" in text and not self._task.sampling.stop:
-            with self._model.tokenizing:
-                text = str(
-                    self._model.tokenizer.decode(
-                        completion.token_ids, skip_special_tokens=self._split.family is None
-                    )
-                )
-        return text if self._split.family is None else self._without_special(text)
-
-    def _without_special(self, text: str) -> str:
-        """The text without the tokenizer's special tokens, but for the markers of thoughts."""
-        return self._special.sub("", text)
+        ids = list(completion.token_ids)
+        if completion.finish_reason == "stop" and ids and ids[-1] in self._special:
+            ids.pop()  # the end of the answer, which vLLM leaves out of its text
+        plain = [each for each in ids if each not in self._special]
+        stops = self._task.sampling.stop
+        if len(plain) == len(ids) and ("\ufffd" not in text or stops):
+            return text
+        with self._model.tokenizing:
+            text = str(
+                self._model.tokenizer.decode(plain, skip_special_tokens=self._split.family is None)
+            )
+        return text[
+            : min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))
+        ]
 
     @cached_property
-    def _special(self) -> "re.Pattern[str]":
-        assert self._split.family is not None
-        markers = self._split.family.markers
-        kept = {markers.start, markers.end, *markers.ends_too, *markers.dropped}
-        names = sorted(set(self._model.tokenizer.all_special_tokens) - kept, key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, names)) or r"(?!)")
+    def _special(self) -> frozenset[int]:
+        """The tokens that are asked for as text and are none: nothing where vLLM leaves them out itself."""
+        if self._split.family is None:
+            return frozenset()
+        return self._split.model.special(self._split.family.markers)
 
 
-def _both(before: Sequence[Outcome], after: Sequence[Outcome]) -> list[Outcome]:
-    """The samples that were drawn again in place of those that failed, with the tokens of both."""
-    outcomes: list[Outcome] = []
-    for first, second in zip(before, after, strict=True):
-        taken = second if isinstance(first, Refusal) else first
-        outcomes.append(
-            replace(
-                taken,
-                prompt_tokens=first.prompt_tokens + second.prompt_tokens,
-                output_tokens=first.output_tokens + second.output_tokens,
-                cached_tokens=first.cached_tokens + second.cached_tokens,
+@dataclass(slots=True)
+class Drawn:
+    """The outcomes of the samples of one request, and the seconds that it waited in vLLM's queue. `unheld` are
+    the places of samples that failed without a thought where the model might have opened one: their form
+    waited for the end of that, and they are drawn again, held from the first token.
+    """
+
+    outcomes: list[Outcome]
+    unheld: list[int] = field(default_factory=list)
+    queued: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """The most tokens of one answer, and which number says so."""
+
+    tokens: int
+    name: str
+
+    @classmethod
+    def of(cls, task: GenerateTask, request: Request, longest: int, room: int) -> "Most":
+        """`longest` is the job's own number, `room` what the model's context has left behind the prompt."""
+        own = request.max_tokens
+        column = task.sampling.max_tokens_column or task.sampling_columns.max_tokens
+        if room <= min(longest, own or longest):
+            return cls(
+                room, "engine.args.max_model_len, or shorten the prompt: the context has room for"
             )
+        if own is not None and own < longest:
+            return cls(own, f"the row's own bound in the column {column!r}, which is")
+        return cls(longest, "task.sampling.max_tokens, which is")
+
+
+def _cut(finish_reason: str | None, tokens: int, most: Most) -> Refusal:
+    """Why an answer that ends inside its thinking is none."""
+    if finish_reason == "length":
+        return Refusal(
+            RowErrorKind.TRUNCATED,
+            f"the answer was cut off inside its thinking, after {tokens} tokens: raise {most.name} "
+            f"{most.tokens} here",
+            output_tokens=tokens,
         )
-    return outcomes
+    return Refusal(
+        RowErrorKind.INVALID_OUTPUT,
+        "the model ended its answer inside its thinking",
+        output_tokens=tokens,
+    )
+
+
+def _messages(request: Request) -> list[dict[str, Any]]:
+    return [dict(message) for message in request.messages or ()]
 
 
 def resolve(task: GenerateTask, model: Model) -> dict[str, Any]:

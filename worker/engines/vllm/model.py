@@ -21,7 +21,8 @@ DECODED_ROWS = 8
 @dataclass(frozen=True, slots=True)
 class Model:
     """A loaded model: `longest` is max_model_len, prompt and answer together, in tokens. `args` are the
-    arguments that the spec gave the engine. `thinking` is that of a model that generates.
+    arguments that the spec gave the engine. `thinking` is that of a model that generates. `confidences` tell the
+    probabilities of choices, by the choices.
 
     `tokenizing` is held around each use of the tokenizer: HF's fast tokenizers are not safe for two
     threads at once. A row holds `decoding` from the decoding of its images until vLLM's processor
@@ -36,6 +37,7 @@ class Model:
     tokenizing: threading.Lock = field(default_factory=threading.Lock)
     decoding: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(DECODED_ROWS))
     reads: Reads = field(default_factory=Reads)
+    confidences: dict[tuple[str, ...], Any] = field(default_factory=dict)
 
 
 class TaskHandler(Protocol):

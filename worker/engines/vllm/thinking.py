@@ -2,6 +2,7 @@
 
 import re
 import threading
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -28,6 +29,9 @@ log = structlog.get_logger(__name__)
 PROBE = "Nightshift asks 7c1d"
 """The text of a message after which a template shows what the model is to go on from."""
 
+KEPT_PROBES = 1000
+"""Prompts of our own message that are kept, one for each set of arguments that rows have."""
+
 SECOND_PARSER = "deepseek_r1"
 """Knows <think> and </think> by their tokens, whatever the model."""
 
@@ -53,7 +57,7 @@ class Thinking:
         self.template = template_of(tokenizer)
         self.family = self._found(model_type, named)
         self.gate = self._gate(named)
-        self._tails: dict[str, str] = {}
+        self._probes: dict[str, str | None] = {}
         self._tokens: dict[str, int | None] = {}
 
     def _found(self, model_type: str, named: str | None) -> Family | None:
@@ -65,7 +69,9 @@ class Thinking:
             raise JobRefused(
                 f"engine.args.reasoning_parser {named!r} is none of vLLM's, or does not fit the model's tokenizer"
             )
-        return of_parser(named, (parser.reasoning_start_str, parser.reasoning_end_str))
+        # Some parsers hand over to others and have no markers: the model's own are then known here.
+        found = of_parser(named, (parser.reasoning_start_str, parser.reasoning_end_str))
+        return found or self._found(model_type, None)
 
     def _gate(self, named: str | None) -> str | None:
         if named is not None or self.family is None or self.family.name == HARMONY:
@@ -88,34 +94,68 @@ class Thinking:
         """What the template puts behind the last message, with these arguments: there alone it says whether
         a thought is open, since a row's own text may hold any marker.
         """
-        key = repr(sorted(arguments.items()))
-        if key not in self._tails:
-            self._tails[key] = self._probed(arguments)
-        return self._tails[key]
+        return (self._probe(arguments) or "").rpartition(PROBE)[2]
 
-    def _probed(self, arguments: Mapping[str, Any]) -> str:
+    def tail_of(
+        self, arguments: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], text: str
+    ) -> str:
+        """What the template puts behind a row's own chat, of which `text` is the prompt. Templates may look at
+        the chat: at a word that turns thinking off, or at a last message that is a tool's.
+        """
+        usual = self.tail(arguments)
+        if not self.template or not text or (usual and text.endswith(usual)):
+            return usual
+        told = {**arguments, "tokenize": False, "add_generation_prompt": False}
+        try:
+            before = str(self.tokenizer.apply_chat_template([*messages], **told))
+        except Exception as error:  # as by a template that wants a question last
+            log.debug("chat_not_probed", error=str(error))
+            return usual
+        return text.removeprefix(before) if text.startswith(before) else usual
+
+    def _probe(self, arguments: Mapping[str, Any]) -> str | None:
+        """The prompt of a message of our own; None where the template refuses that."""
+        key = repr(sorted(arguments.items()))
+        if key not in self._probes:
+            if len(self._probes) >= KEPT_PROBES:
+                self._probes.clear()
+            self._probes[key] = self._probed(arguments)
+        return self._probes[key]
+
+    def _probed(self, arguments: Mapping[str, Any]) -> str | None:
         if not self.template:
-            return ""
+            return None
         messages = [{"role": "user", "content": PROBE}]
         try:
-            text = str(
+            return str(
                 self.tokenizer.apply_chat_template(
                     messages, tokenize=False, add_generation_prompt=True, **arguments
                 )
             )
         except Exception as error:  # a template may raise whatever it likes; its rows say why
             log.info("chat_template_not_probed", error=str(error))
-            return ""
-        return text.rpartition(PROBE)[2]
+            return None
 
-    def inside(self, family: Family, arguments: Mapping[str, Any]) -> bool | None:
-        """Whether the prompt ends inside a thought; None where the model itself may open one."""
+    def inside(
+        self, family: Family, arguments: Mapping[str, Any], tail: str | None = None
+    ) -> bool | None:
+        """Whether a prompt with this tail ends inside a thought, without one that of our own message; None where
+        the model itself may open one.
+        """
         if family.name == HARMONY:
             return None
-        position = family.markers.position(self.tail(arguments))
-        if position is None and not self._writes_thoughts(family):
+        position = family.markers.position(self.tail(arguments) if tail is None else tail)
+        if position is None and (not self._writes_thoughts(family) or self.is_off(arguments)):
             return False
         return position
+
+    def is_off(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether the template's switch is off: by the arguments, or by itself where they leave it alone."""
+        if self.switch is None:
+            return False
+        off = self._probe({**arguments, self.switch: False})
+        on = self._probe({**arguments, self.switch: True})
+        return self._probe(arguments) == off != on
 
     def _writes_thoughts(self, family: Family) -> bool:
         """Whether the template knows thoughts, and so its model: tokens of a tokenizer say little, since
@@ -136,11 +176,11 @@ class Thinking:
             return family.always
         return self.inside(family, arguments) is not False
 
-    def opened(self, family: Family, arguments: Mapping[str, Any]) -> int:
+    def opened(self, family: Family, tail: str) -> int:
         """The tokens that the template itself puts behind the marker of the thought that it opens, such as one
         of a line's end: vLLM counts them as tokens of the thought.
         """
-        own = self.tail(arguments).rpartition(family.markers.start)[2]
+        own = tail.rpartition(family.markers.start)[2]
         if not own:
             return 0
         with self._lock:
@@ -149,6 +189,22 @@ class Thinking:
     def count(self, ids: Sequence[int], markers: Markers, inside: bool | None) -> int:
         """The tokens of the first thought of an answer that has one."""
         return reasoning_tokens(ids, markers, inside, self.token_of, self._decoded)
+
+    def behind_last(self, ids: Sequence[int], marker: str) -> int:
+        """How many tokens end with the last marker among them; 0 without one. A marker of several tokens is found
+        by halving.
+        """
+        token = self.token_of(marker)
+        if token is not None:
+            return max((at for at, each in enumerate(ids, 1) if each == token), default=0)
+        total = self._decoded(ids).count(marker)
+        places = range(len(ids) + 1)
+        return bisect_left(places, total, key=lambda end: self._decoded(ids[:end]).count(marker))
+
+    def special(self, markers: Markers) -> frozenset[int]:
+        """The tokenizer's special tokens, but for markers."""
+        kept = map(self.token_of, (markers.start, markers.end, *markers.ends_too, *markers.dropped))
+        return frozenset(self.tokenizer.all_special_ids) - {*kept}
 
     def token_of(self, marker: str) -> int | None:
         """The id of a marker that is one token; None for another."""
@@ -171,28 +227,11 @@ class Thinking:
     def switch(self) -> str | None:
         """The variable of the template that turns thinking on and off; None where there is none."""
         for name in THINKING_SWITCHES:
-            if re.search(rf"\b{name}\b", self.template) and (
-                self.tail({name: True}) != self.tail({name: False}) or self._whole(name)
-            ):
-                return name
+            if re.search(rf"\b{name}\b", self.template):
+                on, off = self._probe({name: True}), self._probe({name: False})
+                if on is not None and off is not None and on != off:
+                    return name
         return None
-
-    def _whole(self, name: str) -> bool:
-        """Whether a variable changes the prompt elsewhere, as in templates that say so in their first message."""
-        texts = []
-        for value in (True, False):
-            try:
-                texts.append(
-                    self.tokenizer.apply_chat_template(
-                        [{"role": "user", "content": PROBE}],
-                        tokenize=False,
-                        add_generation_prompt=True,
-                        **{name: value},
-                    )
-                )
-            except Exception:
-                return False
-        return bool(texts[0] != texts[1])
 
 
 def template_of(tokenizer: Any) -> str:
@@ -210,9 +249,12 @@ def open_gate(config: VllmConfig, gate: str | None) -> None:
     """Lets the engine know where thoughts end: its grammars wait for that where a request says so, and it can
     end a thought itself. Before the engine's processes start.
     """
-    if gate is None or config.structured_outputs_config.reasoning_parser:
+    if gate is None:
         return
-    config.structured_outputs_config.reasoning_parser = gate
+    if not config.structured_outputs_config.reasoning_parser:
+        config.structured_outputs_config.reasoning_parser = gate
+    if config.reasoning_config is not None:
+        return
     reasoning = ReasoningConfig(reasoning_parser=gate)
     reasoning.initialize_token_ids(config.model_config)
     config.reasoning_config = reasoning

@@ -36,6 +36,12 @@ def verified(
     def make() -> SamplingParams:
         return sampling_params(task, Request(0), replace(first, n=task.sampling.n))
 
+    vocabulary = config.model_config.get_vocab_size()
+    if task.sampling.most_logprobs > vocabulary:
+        raise JobRefused(
+            f"the task asks for {task.sampling.most_logprobs} logprobs of a token, and the model's vocabulary has "
+            f"{vocabulary} tokens"
+        )
     try:
         params = make()
         backends.verify(config, tokenizer, params)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import structlog
 from vllm.exceptions import VLLMValidationError
 from vllm.multimodal.image import convert_image_mode
 from vllm.renderers import ChatParams
@@ -18,8 +19,11 @@ from nightshift.common.spec import GenerateTask
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.images import BadImage, BatchReads, Image, Messages, with_images
 from nightshift.worker.engines.protocol import Refusal, Work
-from nightshift.worker.engines.vllm.generate import Generation, Prompt
+from nightshift.worker.engines.vllm.answers import Opening
+from nightshift.worker.engines.vllm.generate import Generation, Prompt, Ready
 from nightshift.worker.engines.vllm.model import Model
+
+log = structlog.get_logger(__name__)
 
 
 class Vision(Generation):
@@ -45,11 +49,11 @@ class Vision(Generation):
         prompts = []
         for position, request in enumerate(work.requests):
             arguments = self._split.arguments(request.template_arguments)
-            inside = self._split.inside(arguments)
-            prompts.append((position, Prompt(request.messages or (), inside, arguments)))
+            opening = self._opening(request.messages or (), arguments)
+            prompts.append((position, Prompt(request.messages or (), opening, arguments)))
         return prompts
 
-    async def _ready(self, prompt: Prompt) -> Any:
+    async def _ready(self, prompt: Prompt) -> Ready | Refusal:
         # Anew for each sample: vLLM keeps only the newest of the images that it was sent.
         try:
             fetched = await self._reads.run(partial(with_images, prompt.content, _fetched))
@@ -62,8 +66,22 @@ class Vision(Generation):
             if error.parameter != "input_tokens":
                 raise
             return self.too_long(int(error.value))
-        count = len(ready["prompt_token_ids"])
-        return self.too_long(count) if count >= self._model.longest else ready
+        ids = ready["prompt_token_ids"]
+        if len(ids) >= self._model.longest:
+            return self.too_long(len(ids))
+        return Ready(ready, prompt.opening)
+
+    def _opening(self, messages: Messages, arguments: Mapping[str, Any]) -> Opening:
+        """Where the answer begins: by the template's text of the chat, in which an image is a mark."""
+        if self._split.family is None:
+            return Opening()
+        marked = [dict(each) for each in with_images(messages, lambda _: {"type": "image"})]
+        try:
+            text = self._templated(marked, arguments)
+        except Exception as error:  # a template may raise whatever it likes; vLLM says why
+            log.debug("chat_not_templated", error=str(error))
+            text = ""
+        return self._split.opening(arguments, marked, text)
 
     async def _with_template(self, messages: Messages, arguments: Mapping[str, Any]) -> Any:
         decoded = await asyncio.to_thread(with_images, messages, _decoded)
