@@ -1,13 +1,16 @@
 """Numbers beside answers, from the real vLLM: log probabilities, confidence, and samples by their seeds."""
 
+from concurrent.futures import wait
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from nightshift.common.errors import JobRefused
 from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Work
 from nightshift.worker.rows.prompts import Renderer
 from tests.engine.test_recipes_vllm import TEXTS, answers, task
+from tests.support.fleet import wait_until
 
 RECIPE = "Label with confidence"
 
@@ -92,6 +95,14 @@ def test_a_row_keeps_to_its_own_bound(vllm_engine: Engine) -> None:
     assert [each.output_tokens for each in found] == [3, 12, 12]
 
 
+def test_more_numbers_than_the_vocabulary_has_tokens_are_refused(vllm_engine: Engine) -> None:
+    job = free(sampling={"max_tokens": 2, "logprobs": 500_000})
+    with pytest.raises(
+        JobRefused, match="asks for 500000 logprobs of a token, and the model's voc"
+    ):
+        answers(vllm_engine, job, {"text": TEXTS})
+
+
 @pytest.mark.parametrize("samples", [1, 3])
 def test_a_stopped_row_leaves_the_engine_with_its_samples(
     vllm_engine: Engine, samples: int
@@ -103,6 +114,9 @@ def test_a_stopped_row_leaves_the_engine_with_its_samples(
     work = Work(job, requests, 60, outcomes.__setitem__, resolved=dict(vllm_engine.resolve(job)))
     running = vllm_engine.start(work)
     work.stop()
-    running.exception(60)
+    wait([running], 60)
+    assert not outcomes
+    processor = vllm_engine._llm.output_processor  # type: ignore[attr-defined]
+    wait_until(lambda: not processor.has_unfinished_requests(), 60, "an engine without a row")
     again = answers(vllm_engine, task(RECIPE), {"text": TEXTS})
     assert all(isinstance(each, Answer) for each in again)

@@ -73,8 +73,13 @@ def lines_of(client: OpenAI, file_id: str) -> list[dict[str, Any]]:
 
 
 def test_a_file_goes_in_and_every_line_has_its_answer(door: Door, remote: Remote) -> None:
+    usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+    thoughts = {**usage, "completion_tokens_details": {"reasoning_tokens": 2}}
+
     def behave(call: Call) -> Reply:
-        return refused(400, "no sevens") if call.text.endswith("7") else answered(call)
+        if call.text.endswith("7"):
+            return refused(400, "no sevens")
+        return answered(call, usage=thoughts)
 
     remote.behave = behave
     client = door.client()
@@ -94,6 +99,7 @@ def test_a_file_goes_in_and_every_line_has_its_answer(door: Door, remote: Remote
     assert texts == {f"r-{n}": f"SAY {n}" for n in range(30) if n % 10 != 7}
     assert sorted(each["custom_id"] for each in errors) == ["r-17", "r-27", "r-7"]
     assert ended.usage.total_tokens == 27 * 10
+    assert ended.usage.output_tokens_details.reasoning_tokens == 27 * 2
     assert {ended.output_file_id, ended.error_file_id} < {each.id for each in client.files.list()}
 
 

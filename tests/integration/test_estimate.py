@@ -14,7 +14,7 @@ from nightshift.common.ledger import jobs, workers
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.row_errors import Failure
 from nightshift.common.settings import Settings
-from nightshift.common.spec import JobSpec, parse_spec
+from nightshift.common.spec import GenerateTask, JobSpec, parse_spec
 from nightshift.common.states import JobState, RowErrorKind
 from nightshift.producer.estimate import estimate_report, pilot
 from nightshift.producer.estimate.estimate import Estimate, MeasuredSpeed, _estimate, estimate
@@ -261,6 +261,19 @@ def test_a_pilot_of_requests_is_a_batch_file_whose_job_can_be_read(
     again = pilot.submit_pilot(world.ledger, wanted, Settings(), 41)
     assert (again[0].job_id, again[1]) == (job.id, unreadable)
     world.run(jobs.cancel, job.id)
+
+
+def test_a_pilot_of_a_model_that_thinks_has_as_much_room_as_its_job(
+    world: World, spec: Callable[..., JobSpec]
+) -> None:
+    for sampling in ({}, {"max_tokens": 100}):
+        wanted = spec(task={"kind": "generate", "prompt": "{{ id }}", "sampling": sampling})
+        submitted, _ = pilot.submit_pilot(world.ledger, wanted, Settings(), 5)
+        job = world.run(jobs.get, submitted.job_id)
+        assert job is not None
+        assert isinstance(job.spec.task, GenerateTask)
+        assert job.spec.task.sampling.has_max_tokens is bool(sampling)
+        world.run(jobs.cancel, job.id)
 
 
 def test_a_pilot_whose_rows_the_job_would_read_is_refused(

@@ -859,6 +859,18 @@ def test_what_the_first_load_fixes_for_a_job_holds_whoever_comes_second(
     assert job.resolved == first
 
 
+def test_nothing_is_fixed_for_a_job_that_has_answers_from_workers_who_fix_nothing(
+    world: World,
+) -> None:
+    job_id = world.job(1, 1)
+    world.commit(world.lease(job_id))
+    found = {"thinking": "qwen3", "max_tokens": 8192}
+    assert world.run(jobs.fix_resolved, job_id, found) == {}
+    job = world.run(jobs.get, job_id)
+    assert job is not None
+    assert job.resolved == {}
+
+
 # Retry.
 
 

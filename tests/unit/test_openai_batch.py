@@ -438,3 +438,17 @@ def test_collected_lines_have_the_ids_of_the_requests(tmp_path: Path) -> None:
     assert collect._write_requests(target, iter(table.to_batches())) == 4
     lines = Path(target).read_text("utf-8").splitlines()
     assert [json.loads(each)["custom_id"] for each in lines] == [*ids, None]
+
+
+def test_the_tokens_of_thoughts_are_those_that_the_answers_tell() -> None:
+    bodies = [
+        {"usage": {"completion_tokens_details": {"reasoning_tokens": 3}}},
+        {"usage": {"output_tokens_details": {"reasoning_tokens": 4}}},
+        {"usage": {"completion_tokens_details": None}},
+        {"usage": None, "text": '"reasoning_tokens": 9'},
+        {"usage": {"completion_tokens_details": {"reasoning_tokens": None}}},
+        None,
+    ]
+    texts = [None if body is None else json.dumps(body) for body in bodies]
+    batch = pa.record_batch({"response": texts})
+    assert openai_batch_results.reasoning_tokens(batch) == 7
