@@ -272,12 +272,15 @@ def test_few_rows_hold_decoded_pictures_and_none_that_is_ready(
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.renderers import renderer_from_config
 
+    from nightshift.worker.engines.vllm.generate import Prompt
     from nightshift.worker.engines.vllm.model import DECODED_ROWS, Model
+    from nightshift.worker.engines.vllm.thinking import Thinking
     from nightshift.worker.engines.vllm.vision import Vision
 
     config = AsyncEngineArgs(model=str(folder), **ARGS).create_engine_config()
     renderer: Any = renderer_from_config(config)
-    model = Model(SimpleNamespace(renderer=renderer), renderer.tokenizer, 128)
+    thinking = Thinking(renderer.tokenizer, str(config.model_config.hf_text_config.model_type))
+    model = Model(SimpleNamespace(renderer=renderer), renderer.tokenizer, 128, {}, thinking)
     made: list[weakref.ref[Any]] = []
     most: list[int] = []
     decoded, counting = Image.picture, threading.Lock()
@@ -293,17 +296,17 @@ def test_few_rows_hold_decoded_pictures_and_none_that_is_ready(
         return picture
 
     async def ready() -> list[Any]:
-        vision = Vision(model, TASK)
+        vision = Vision(model, TASK, {})
         rows = [[image(drawn("red", size=100 + n)), text("x")] for n in range(4 * DECODED_ROWS)]
         return await asyncio.gather(
-            *(vision._ready([{"role": "user", "content": parts}]) for parts in rows)
+            *(vision._ready(Prompt([{"role": "user", "content": parts}])) for parts in rows)
         )
 
     monkeypatch.setattr(Image, "picture", watched)
     rendered = asyncio.run(ready())
     model.reads.close()
     renderer.shutdown()
-    assert all(len(each["prompt_token_ids"]) > 4 for each in rendered)
+    assert all(len(each.prompt["prompt_token_ids"]) > 4 for each in rendered)
     assert len(most) == 4 * DECODED_ROWS
     # A thread may keep its last one until it has the next.
     assert max(most) <= 2 * DECODED_ROWS

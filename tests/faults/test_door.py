@@ -88,7 +88,7 @@ def create(client: OpenAI, name: str) -> str:
 
 def check(client: OpenAI, batch: Any, name: str, rows: int = ROWS) -> None:
     """Every request has its one answer."""
-    assert batch.status == "completed", batch
+    assert batch.status == "completed", (batch.errors, batch)
     assert (batch.request_counts.total, batch.error_file_id) == (rows, None)
     lines = [
         json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()
