@@ -22,7 +22,7 @@ from nightshift.common.formats.arranged import Columns
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.parquet.writer import regrouped
 from nightshift.common.formats.values import table_of, to_list
-from nightshift.common.spec import JobSpec
+from nightshift.common.spec import GenerateTask, JobSpec
 from nightshift.producer.external_sort.boxes import in_order
 from nightshift.producer.external_sort.spill import spill_folder
 from nightshift.producer.planning import reading
@@ -215,11 +215,15 @@ def _key_rows(
     """The offset of each row of a plan in dataset order, and the columns that sort the rows."""
     cache = ReadCache(CACHE_BYTES, reading.current().decoding())
     names = [name for name in by if name not in columns.empty]
+    chats = _chats(spec, plan.schema)
     for batch in plan.batches():
         rows = input_rows.read_rows(spec, batch, by, cache, plan.schema)
         table = rows.whole()
         offsets = pa.array(sorted([*rows.row_index, *rows.bad]), pa.int64())
         texts = _json_texts(spec, batch, table, [n for n in names if n in columns.as_json])
+        for name in chats:
+            told = (json.dumps(each, default=str) for each in to_list(table.column(name)))
+            texts.setdefault(name, pa.array(told, pa.string()))
         values = {
             name: texts[name]
             if name in texts
@@ -227,6 +231,12 @@ def _key_rows(
             for name in names
         }
         yield from table_of({arranged.OFFSET: offsets} | values, len(offsets)).to_batches()
+
+
+def _chats(spec: JobSpec, schema: pa.Schema) -> list[str]:
+    """The column of chats that are lists: as text, chats with the same first messages stand together."""
+    name = spec.task.messages_column if isinstance(spec.task, GenerateTask) else None
+    return [name] if name is not None and pa.types.is_nested(schema.field(name).type) else []
 
 
 def _comparable(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:

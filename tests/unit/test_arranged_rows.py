@@ -52,7 +52,7 @@ def spec_of(
         {
             "name": "arranged",
             "input": {"uri": [str(uri) for uri in uris], **more.pop("input", {})},
-            "task": {"kind": "generate", "prompt": template},
+            "task": more.pop("task", {"kind": "generate", "prompt": template}),
             "engine": {"backend": "vllm", "model": "some/model", **more.pop("engine", {})},
             "output": {"uri": str(tmp_path / "out"), **more.pop("output", {})},
             "batch": {"rows": 7, "arrange": "prefix", **more.pop("batch", {})},
@@ -180,6 +180,15 @@ def sorted_by(task: dict[str, Any], **more: Any) -> list[str]:
             },
             ["c", "a", "b"],
         ),
+        (
+            {
+                "kind": "generate",
+                "messages_column": "b",
+                "chat_template_kwargs": {"reasoning_effort": {"column": "c"}},
+                "sampling_columns": {"temperature": "a"},
+            },
+            ["c", "b", "a"],
+        ),
         ({"kind": "embed", "text": "{{ a }}"}, ["a"]),
         ({"kind": "score", "text": "{{ b }}", "text_pair": "{{ a }}"}, ["b", "a"]),
         ({"kind": "function"}, ["a", "b", "c"]),
@@ -201,6 +210,20 @@ def test_rows_with_one_document_stand_side_by_side(tmp_path: Path) -> None:
     assert [rows[at]["id"] for at in order] == [
         row["id"] for row in sorted(rows, key=lambda row: (row["doc"], row["question"]))
     ]
+
+
+def test_rows_with_one_beginning_of_a_chat_stand_side_by_side(tmp_path: Path) -> None:
+    chats = [
+        [{"role": "system", "content": f"the document {doc} says"}, {"role": "user", "content": q}]
+        for doc in range(5)
+        for q in ("why?", "who?", "when?")
+    ]
+    random.Random(3).shuffle(chats)
+    pq.write_table(pa.table({"chat": chats}), tmp_path / "rows.parquet")
+    task = {"kind": "generate", "messages_column": "chat"}
+    order = same_rows(spec_of(tmp_path, tmp_path / "rows.parquet", task=task))
+    first = [chats[at][0]["content"] for at in order]
+    assert 1 + sum(one != other for one, other in pairwise(first)) == 5
 
 
 @pytest.mark.parametrize("characters", [300, 900, 3000, 20_000])
