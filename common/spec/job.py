@@ -48,7 +48,8 @@ AUTO = frozenset({"args", "args_from"})
 """Fields of an engine that `args: auto` fills in at submit; they are not identity there."""
 
 RAW = "raw_logprobs"
-"""vLLM's word for log probabilities before any mask, as it tells them where nobody says otherwise."""
+"""vLLM's word for log probabilities before temperature and penalties, as it tells them where nobody says
+otherwise."""
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 
@@ -156,6 +157,11 @@ class JobSpec(Section):
             raise ValueError(
                 "with task.output the answer begins at once: say task.thinking: on or auto beside keep_reasoning"
             )
+        if self.task.has_confidence and self.task.sampling.logprobs is not None:
+            raise ValueError(
+                "task.output.confidence and task.sampling.logprobs ask vLLM for different numbers of a token: "
+                "leave one of them out"
+            )
         if self.task.has_confidence and self.engine.args.get("logprobs_mode", RAW) != RAW:
             raise ValueError(
                 f"task.output.confidence needs vLLM's {RAW}: leave engine.args.logprobs_mode out"
@@ -196,6 +202,12 @@ class JobSpec(Section):
         if "n" in engine.args:
             raise ValueError(
                 "engine.args.n: say task.sampling.n, so that each sample has its place"
+            )
+        by_word = task.thinking in ("on", "off") or bool(task.chat_template_kwargs)
+        if by_word and "chat_template_kwargs" in engine.args:
+            raise ValueError(
+                "engine.args.chat_template_kwargs would take the place of the task's: say all of them in "
+                "task.chat_template_kwargs"
             )
         by_template = {
             "thinking": task.thinking in ("on", "off"),

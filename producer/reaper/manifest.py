@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from nightshift.common import provenance, storage
 from nightshift.common.descriptor import SourceFile
@@ -13,7 +13,7 @@ from nightshift.common.ledger.growth import generations
 from nightshift.common.ledger.growth.generations import Generation
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import live_parts
-from nightshift.common.spec.sections import STORED
+from nightshift.common.spec import GenerateTask, JobSpec
 from nightshift.common.states import JobState
 from nightshift.producer.results import part_files
 
@@ -108,7 +108,7 @@ def _head(ledger: Ledger, job: Job, progress: Row, end: JobState) -> dict[str, o
         "revision": revision,
         "engines": [dict(maker) for maker in makers],
         "format": job.spec.output.format,
-        "spec": job.spec.model_dump(mode="json", by_alias=True, context=STORED),
+        "spec": _written(job.spec),
         "schema": [
             {"name": field.name, "type": str(field.type)} for field in part_files.schema_of(job)
         ],
@@ -138,3 +138,11 @@ def generation_facts(generation: Generation) -> dict[str, object]:
         "planned_at": generation.planned_at.isoformat(),
         "finished_at": None if finished is None else finished.isoformat(),
     }
+
+
+def _written(spec: JobSpec) -> dict[str, Any]:
+    """The spec with its defaults, but for a bound of answers that the model itself may have set."""
+    written = spec.model_dump(mode="json", by_alias=True)
+    if isinstance(spec.task, GenerateTask) and not spec.task.sampling.has_max_tokens:
+        del written["task"]["sampling"]["max_tokens"]
+    return written

@@ -317,20 +317,15 @@ def test_it_loads_and_generates_the_right_columns(loaded: tuple[Made, Engine]) -
 
 
 def test_a_label_is_held_from_its_first_token(loaded: tuple[Made, Engine]) -> None:
-    _, engine = loaded
+    made, engine = loaded
     held = task(sampling={"max_tokens": 16}, output=LABEL)
     outcomes = ask(engine, held, *rows("I love it", "It broke <think> </think>"))
     assert {str(each.columns.get("output")) for each in outcomes.values()} <= set(CHOICES)
-
-
-def test_a_tokenizer_of_mistrals_own_spells_labels(loaded: tuple[Made, Engine]) -> None:
-    made, engine = loaded
-    if made.tokenizer != "tekken":
-        pytest.skip("its tokenizer is one that xgrammar reads itself")
-    sure = task(sampling={"max_tokens": 16}, output={**LABEL, "confidence": True})
-    (outcome,) = ask(engine, sure, *rows("I love it")).values()
-    assert isinstance(outcome, Answer), outcome
-    assert 0 < outcome.columns["confidence"] <= 1
+    if made.tokenizer == "tekken":  # which xgrammar does not read itself
+        sure = task(sampling={"max_tokens": 16}, output={**LABEL, "confidence": True})
+        (outcome,) = ask(engine, sure, *rows("I love it")).values()
+        assert isinstance(outcome, Answer), outcome
+        assert 0 < outcome.columns["confidence"] <= 1
 
 
 def test_samples_are_drawn_with_their_numbers(loaded: tuple[Made, Engine]) -> None:

@@ -1,6 +1,7 @@
 """Numbers beside answers, from the real vLLM: log probabilities, confidence, and samples by their seeds."""
 
-from concurrent.futures import wait
+import math
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pyarrow as pa
@@ -15,8 +16,8 @@ from tests.support.fleet import wait_until
 RECIPE = "Label with confidence"
 
 
-def free(**fields: Any) -> Any:
-    return task(RECIPE, output=None, **fields)
+def free(output: Any = None, **fields: Any) -> Any:
+    return task(RECIPE, output=output, **fields)
 
 
 def test_each_token_of_an_answer_has_its_number(vllm_engine: Engine) -> None:
@@ -93,6 +94,31 @@ def test_a_row_keeps_to_its_own_bound(vllm_engine: Engine) -> None:
     )
     found = answers(vllm_engine, job, {"text": TEXTS, "longest": [3, None, 50]})
     assert [each.output_tokens for each in found] == [3, 12, 12]
+
+
+def test_jobs_with_different_numbers_do_not_spoil_each_other(vllm_engine: Engine) -> None:
+    columns = {"text": TEXTS * 4}
+    numbers, sure = free(sampling={"max_tokens": 6, "logprobs": 3}), task(RECIPE)
+    alone = [answers(vllm_engine, job, columns) for job in (numbers, sure)]
+    with ThreadPoolExecutor(2) as threads:
+        both = [threads.submit(answers, vllm_engine, job, columns) for job in (numbers, sure)]
+        together = [each.result() for each in both]
+    for name, before, after in zip(("logprobs", "confidence"), alone, together, strict=True):
+        for one, other in zip(before, after, strict=True):
+            assert one.columns["output"] == other.columns["output"]
+            if name == "confidence":
+                assert one.columns[name] == pytest.approx(other.columns[name], abs=1e-3)
+                continue
+            for here, there in zip(one.columns[name], other.columns[name], strict=True):
+                assert len(there["top"]) == 3
+                assert there["logprob"] == pytest.approx(here["logprob"], abs=1e-2)
+
+
+def test_numbers_of_a_held_answer_are_of_tokens_that_it_allows(vllm_engine: Engine) -> None:
+    job = free(sampling={"logprobs": 5}, output={"choice": ["positive", "negative"]})
+    for outcome in answers(vllm_engine, job, {"text": TEXTS}):
+        for each in outcome.columns["logprobs"]:
+            assert all(math.isfinite(top["logprob"]) for top in each["top"])
 
 
 def test_more_numbers_than_the_vocabulary_has_tokens_are_refused(vllm_engine: Engine) -> None:

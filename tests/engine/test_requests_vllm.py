@@ -290,6 +290,7 @@ def answered_by_server(
     where the server's arguments ask for them.
     """
     from nightshift.worker.engines.vllm import requests
+    from nightshift.worker.engines.vllm.turns import Turns
 
     async def respond(body: object) -> requests.JSONResponse:
         return requests.JSONResponse({"usage": usage})
@@ -305,10 +306,13 @@ def answered_by_server(
 
     monkeypatch.setattr(requests, "init_app_state", init_app_state)
     config = SimpleNamespace(structured_outputs_config=None)
-    llm = cast(Any, SimpleNamespace(vllm_config=config, get_supported_tasks=tasks))
+    llm = cast(
+        Any,
+        SimpleNamespace(vllm_config=config, get_supported_tasks=tasks, get_tokenizer=lambda: None),
+    )
     spec = VllmEngineSpec(backend="vllm", model="m", args=args)
     task = RequestsTask.model_validate({"kind": "requests", "endpoint": endpoint})
-    handler = requests.Requests(requests.Serving(llm, spec), task)
+    handler = requests.Requests(requests.Serving(llm, spec, Turns()), task)
     prompt = requests.ParsedBody(None, None)
     outcome, _ = asyncio.run(handler.run(Request(0), prompt))
     assert isinstance(outcome, Answer)

@@ -100,6 +100,76 @@ def test_a_row_that_is_cut_names_the_number_that_cut_it(
     assert why in outcome.message
 
 
+def test_a_row_that_is_cut_right_behind_its_thought_is_no_empty_answer(tokenizer: Any) -> None:
+    script = Script(tokenizer, [(ids(tokenizer, "<think>Let me see</think>"), "length")])
+    outcome = outcome_of(script, task(sampling={"max_tokens": 9}))
+    assert isinstance(outcome, Refusal)
+    assert outcome.kind is RowErrorKind.TRUNCATED
+
+
+@pytest.mark.parametrize("said", [" yes", "\n\nno"])
+def test_a_held_answer_behind_a_thought_keeps_its_white_space(tokenizer: Any, said: str) -> None:
+    script = Script(tokenizer, [(ids(tokenizer, f"<think>a</think>{said}"), "stop")])
+    job = task(thinking="on", output={"choice": [" yes", "no"]})
+    outcome = outcome_of(script, job)
+    assert isinstance(outcome, Answer), outcome
+    assert outcome.columns["output"] == said.removeprefix("\n\n")
+
+
+HARMONY_TEXT = (
+    "<|channel|>analysis<|message|>Let me see<|end|>"
+    "<|start|>assistant<|channel|>final<|message|>positive"
+)
+
+
+def harmony_model() -> Any:
+    from nightshift.worker.engines.vllm.thinking import Thinking
+
+    (gpt_oss,) = (made for made in MADE if made.tokenizer == "harmony")
+    return Thinking(tokenizer_of(gpt_oss), "gpt_oss")
+
+
+def test_no_cut_of_a_harmony_answer_leaves_a_header_in_the_answer() -> None:
+    from nightshift.worker.engines.vllm.answers import harmony
+
+    model = harmony_model()
+    whole = ids(model.tokenizer, HARMONY_TEXT)
+    answers = [harmony(model.tokenizer, whole[:length]) for length in range(1, len(whole) + 1)]
+    assert all("positive".startswith(each.answer or "") for each in answers)
+    assert answers[-1].answer == "positive"
+    assert all(each.thought for each in answers)
+    assert answers[-1].reasoning == "Let me see"
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "answer"),
+    [
+        (HARMONY_TEXT, "Let me see", "positive"),
+        ("<|channel|>final<|message|>positive", "", "positive"),
+        (
+            "<|channel|>analysis<|message|>Let me see<|end|><|start|>assistant to=functions.look"
+            '<|channel|>commentary<|constrain|>json<|message|>{"at": 1}<|call|>',
+            "Let me see",
+            '{"at": 1}<|call|>',
+        ),
+        ("<|channel|>analysis<|message|>Let me", "Let me", None),
+    ],
+)
+def test_only_the_thoughts_of_harmony_are_counted(
+    text: str, count: str, answer: str | None
+) -> None:
+    from nightshift.worker.engines.vllm.answers import Split
+    from nightshift.worker.engines.vllm.families import BY_NAME, HARMONY
+
+    model = harmony_model()
+    split = Split(model, task(), BY_NAME[HARMONY])
+    whole = ids(model.tokenizer, text)
+    _, tokens = split.part("", whole, None)
+    assert tokens == len(ids(model.tokenizer, count))
+    if answer is not None:
+        assert model.decoded(whole[split.start(whole, thought=bool(count)) :]) == answer
+
+
 def test_a_special_token_is_no_text_and_its_name_in_an_answer_is(tokenizer: Any) -> None:
     start = tokenizer.convert_tokens_to_ids("<|im_start|>")
     name = [*ids(tokenizer, "<|im_"), *ids(tokenizer, "start|>")]

@@ -93,7 +93,7 @@ def test_a_job_tells_of_its_thoughts_its_samples_and_its_doubts(fleet: Fleet) ->
     status = fleet.status("voted")
     assert status["reasoning_tokens"] == 20 * ROWS
     assert status["output_tokens"] == 50 * ROWS
-    assert status["resolved"] == {"max_tokens": 8192}
+    assert status["resolved"] == {"thinking": "server", "max_tokens": 8192}
     shown = fleet.command("status", "voted").stdout
     assert f"({20 * ROWS} of them thoughts)" in shown
     assert "at most 8,192 tokens" in shown

@@ -35,15 +35,16 @@ def ask(remote: Remote) -> Iterator[Callable[..., Outcome]]:
         thoughts: int | None = None,
         row: Any = None,
         resolved: Any = None,
+        behave: Any = None,
         **fields: Any,
     ) -> Any:
-        def behave(_: Call) -> Reply:
+        def answer(_: Call) -> Reply:
             usage: dict[str, Any] = {"prompt_tokens": 7, "completion_tokens": 9, "total_tokens": 16}
             if thoughts is not None:
                 usage["completion_tokens_details"] = {"reasoning_tokens": thoughts}
             return Reply(body={"id": "c", "choices": list(choices), "usage": usage})
 
-        remote.behave = behave
+        remote.behave = behave or answer
         task = GenerateTask.model_validate({"kind": "generate", "prompt": "{{ text }}", **fields})
         told: dict[int, Outcome] = {}
         given = {"messages": [{"role": "user", "content": "I love it"}], **(row or {})}
@@ -135,12 +136,14 @@ def test_a_thought_without_an_answer_is_no_empty_answer(
     assert outcome.columns["reasoning"] == "They love it."
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("first", [says("positive"), says("no label")])
+@pytest.mark.parametrize("count", [1, 3])
 def test_a_server_that_gives_fewer_samples_gives_no_row(
-    ask: Callable[..., Outcome], count: int
+    ask: Callable[..., Outcome], count: int, first: Choice
 ) -> None:
     outcome = ask(
-        *[says("positive")] * count,
+        first,
+        *[says("positive")] * (count - 1),
         output=LABEL,
         vote="choice",
         sampling={"n": 4, "temperature": 0.7},
@@ -151,6 +154,20 @@ def test_a_server_that_gives_fewer_samples_gives_no_row(
         f"the server returned {count} of 4 samples: it may not know the field n" in outcome.message
     )
     assert (outcome.prompt_tokens, outcome.output_tokens) == (7, 9)
+
+
+def test_a_refused_request_counts_its_tokens_once(
+    ask: Callable[..., Outcome], remote: Remote
+) -> None:
+    def refuse(_: Call) -> Reply:
+        return Reply(
+            400, {"error": {"message": "no", "type": "error", "param": None, "code": None}}
+        )
+
+    outcome = ask(behave=refuse, sampling={"n": 4, "temperature": 0.7})
+    assert isinstance(outcome, Refusal)
+    assert outcome.message.startswith("none of 4 samples has an answer; the first: ")
+    assert (outcome.prompt_tokens, outcome.output_tokens) == (0, 0)
 
 
 def test_the_tokens_of_a_thought_are_those_that_the_server_told(

@@ -1,5 +1,6 @@
 """What a spec says of the answers of this year's models, and what is refused before anything runs."""
 
+import json
 import re
 from typing import Any
 
@@ -8,8 +9,9 @@ import pytest
 
 from nightshift.common.errors import BadInput
 from nightshift.common.formats.output_schema import output_schema
-from nightshift.common.spec import STORED, JobSpec, parse_spec
+from nightshift.common.spec import STORED, GenerateTask, JobSpec, parse_spec
 from nightshift.common.spec.parse import parse_yaml
+from nightshift.producer.reaper import manifest
 from nightshift.producer.submit.checks import check_columns, check_types
 
 LABELS = {"choice": ["good", "bad"]}
@@ -240,6 +242,11 @@ OPENAI = "https://api.openai.com/v1"
     ("task", "engine", "why"),
     [
         ({}, {"args": {"n": 4}}, "engine.args.n: say task.sampling.n"),
+        (
+            {"thinking": "off"},
+            {"args": {"chat_template_kwargs": {"a": 1}}},
+            "engine.args.chat_template_kwargs would take the place of the task's",
+        ),
         ({"thinking": "off"}, {"base_url": OPENAI}, "task.thinking is for servers with a chat"),
         (
             {"chat_template_kwargs": {"a": 1}},
@@ -266,7 +273,23 @@ def test_confidence_needs_the_numbers_before_any_mask() -> None:
     args = {"logprobs_mode": "processed_logprobs"}
     with pytest.raises(BadInput, match="needs vLLM's raw_logprobs"):
         parse_spec({**told, "engine": {**told["engine"], "args": args}}, "test")
+    both = {**told["task"], "sampling": {"logprobs": 3}}
+    with pytest.raises(BadInput, match="ask vLLM for different numbers of a token"):
+        parse_spec({**told, "task": both}, "test")
 
 
 def test_a_row_takes_a_place_of_the_engine_for_each_sample() -> None:
     assert spec({"sampling": SAMPLED}).sequences == 3
+
+
+@pytest.mark.parametrize("sampling", [{}, {"max_tokens": 256}])
+def test_the_spec_in_a_manifest_is_the_same_job_when_it_is_submitted(
+    sampling: dict[str, Any],
+) -> None:
+    given = spec({"output": MOOD, "sampling": sampling})
+    written = manifest._written(given)
+    again = parse_spec(json.loads(json.dumps(written)), "test")
+    assert isinstance(again.task, GenerateTask)
+    assert again.identity == given.identity
+    assert again.task.sampling.has_max_tokens is bool(sampling)
+    assert written["task"]["output"]["json_schema"] == MOOD["json_schema"]

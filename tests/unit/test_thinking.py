@@ -2,7 +2,7 @@
 
 import pytest
 
-from nightshift.worker.engines.thinking import Markers, part, reasoning_tokens
+from nightshift.worker.engines.thinking import Markers, answer_start, part, reasoning_tokens
 from nightshift.worker.engines.vllm.families import BY_NAME, FAMILIES, HARMONY, family_of, of_parser
 from tests.support.families.table import MADE, Made
 from tests.support.families.transcripts import EVERY, Transcript
@@ -39,7 +39,10 @@ def test_no_cut_of_a_transcript_leaves_a_marker_in_the_answer(made: Made, said: 
         ("", True, None, ""),
         ("<think>", None, None, ""),
         ("never ended", True, None, "never ended"),
-        ("a</think>b", None, "b", "a"),
+        ("a</think>b", None, "ab", None),
+        ("a\n</think>b", None, "b", "a"),
+        ("a</think>\nb", None, "b", "a"),
+        ("a\n</think>\n\nb", None, "b", "a"),
         ("a</think>b", False, "ab", None),
         ("x <think>a</think> y", None, "x  y", "a"),
         ("</think></think>b", True, "b", ""),
@@ -49,6 +52,26 @@ def test_markers_say_what_is_a_thought(
     text: str, inside: bool | None, answer: str | None, reasoning: str | None
 ) -> None:
     parted = part(text, THINK, inside)
+    assert parted.answer == answer
+    assert (parted.reasoning if parted.thought else None) == reasoning
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "answer", "reasoning"),
+    [
+        ("Okay.</think> yes", True, " yes", "Okay."),
+        ("<think>Okay.</think> yes ", None, " yes ", "Okay."),
+        ("Okay.</think> yes", None, " yes", "Okay."),
+        ('a</think>{"said": "<think>b</think>"}', True, '{"said": "<think>b</think>"}', "a"),
+        ('{"said": "<think>b</think>"}', False, '{"said": "<think>b</think>"}', None),
+        (" yes", None, " yes", None),
+        ("<think>Oka", None, None, "Oka"),
+    ],
+)
+def test_all_of_a_held_answer_stays(
+    text: str, inside: bool | None, answer: str | None, reasoning: str | None
+) -> None:
+    parted = part(text, THINK, inside, is_held=True)
     assert parted.answer == answer
     assert (parted.reasoning if parted.thought else None) == reasoning
 
@@ -94,6 +117,28 @@ def test_the_tokens_of_the_first_thought_are_counted(
         "".join,  # type: ignore[arg-type]
     )
     assert counted == tokens
+
+
+@pytest.mark.parametrize(
+    ("ids", "start"),
+    [
+        ([5, 6, 7, 2, 8], 4),
+        ([1, 5, 2, 8, 2, 9], 3),
+        ([1, 5, 2, 8, 1, 5, 2, 9], 3),
+        ([2, 8], 1),
+        ([5, 6, 7], 0),
+    ],
+)
+def test_an_answer_begins_behind_the_first_thought(ids: list[int], start: int) -> None:
+    def decoded(some: object) -> str:
+        return "".join(WHOLE.get(each, chr(96 + each)) for each in some)  # type: ignore[attr-defined]
+
+    assert answer_start(ids, THINK, IDS.get, decoded) == start
+    text = decoded(ids)
+    found = answer_start(list(text), THINK, lambda _: None, "".join)  # type: ignore[arg-type]
+    assert text[:found] == decoded(ids[:start])
+    tools = Markers("<think>", "</think>", ("<tool_call>",))
+    assert answer_start([1, 5, 3, 9], tools, IDS.get, decoded) == 2
 
 
 @pytest.mark.parametrize("made", MADE, ids=lambda made: made.name)

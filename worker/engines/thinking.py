@@ -5,6 +5,7 @@ own way (docs/decisions/0036-an-answer-without-its-thoughts.md). Here one rule h
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -45,18 +46,24 @@ class Parted:
     thought: bool = False
 
 
-def part(text: str, markers: Markers, inside: bool | None) -> Parted:
+def part(text: str, markers: Markers, inside: bool | None, *, is_held: bool = False) -> Parted:
     """Parts the text that a model wrote after a prompt.
 
     `inside` says whether the prompt ends inside a thought; None where the prompt says nothing and the model
-    may open one. Then an end marker without a start marker ends a thought that began with the text. Text
-    without any marker is an answer. Amid an answer only a start marker that an end marker follows begins a
-    thought: another is a word of the answer, and goes without the text behind it. No marker is left in the
-    answer, and white space between a thought and the answer goes with the marker.
+    may open one. Then an end marker without a start marker ends a thought that began with the text, where it
+    stands at the end of a line, as models write it. Text without any marker is an answer. Amid an answer only
+    a start marker that an end marker follows begins a thought: another is a word of the answer, and goes
+    without the text behind it. No marker is left in the answer, and white space between a thought and the
+    answer goes with the marker.
+
+    `is_held` says that the engine held the answer to its form, to the last character and from the first end
+    marker on where the prompt had not ended the thought: all of the answer stays.
     """
+    if is_held:
+        return _held(text, markers, inside)
     pieces = markers.pattern.split(text)
     if inside is None:
-        inside = _next(pieces, 1, markers) == markers.end
+        inside = _next(pieces, 1, markers) == markers.end and at_a_line(text, markers.end)
     thoughts: list[str] = []
     answers: list[str] = []
     thought, begun = inside, False
@@ -78,6 +85,21 @@ def part(text: str, markers: Markers, inside: bool | None) -> Parted:
     reasoning = "\n".join(filter(None, (_thought(each, markers) for each in thoughts)))
     answer = "".join(answers)
     return Parted(None if inside else answer.strip() if thought else answer, reasoning, thought)
+
+
+def at_a_line(text: str, end: str) -> bool:
+    """Whether the first end marker of a text stands at the end or at the beginning of a line."""
+    before, _, behind = text.partition(end)
+    return before.endswith("\n") or behind.startswith(("\n", "\r\n"))
+
+
+def _held(text: str, markers: Markers, inside: bool | None) -> Parted:
+    opens = inside is None and text.lstrip().startswith(markers.start)
+    own = text.partition(markers.start)[2] if opens else text
+    thought, end, answer = own.partition(markers.end)
+    if inside is False or (inside is None and not opens and not end):
+        return Parted(text)
+    return Parted(answer if end else None, _thought(thought, markers), thought=True)
 
 
 def _next(pieces: Sequence[str], at: int, markers: Markers) -> str | None:
@@ -136,6 +158,26 @@ def _behind(
         return ids.index(token) + 1 if token in ids else 0
     counts = range(1, min(len(ids), START_TOKENS) + 1)
     return next((count for count in counts if start in decode(ids[:count])), 0)
+
+
+def answer_start(
+    ids: Sequence[int],
+    markers: Markers,
+    token_of: Callable[[str], int | None],
+    decode: Callable[[Sequence[int]], str],
+) -> int:
+    """How many tokens stand before the answer that follows the first thought: its end marker is the last of
+    them; what `ends_too` belongs to the answer.
+    """
+    end, others = token_of(markers.end), [token_of(each) for each in markers.ends_too]
+    if end is not None:
+        known = {end, *others}
+        at = next((at for at, each in enumerate(ids) if each in known), 0)
+        return at + (len(ids) > at and ids[at] == end)
+    if markers.end not in decode(ids):
+        return 0
+    ends = range(len(ids) + 1)
+    return bisect_left(ends, True, key=lambda stop: markers.end in decode(ids[:stop]))
 
 
 START_TOKENS = 32

@@ -72,8 +72,8 @@ class Sampling(Section):
         None,
         ge=0,
         le=1_000_000,
-        description="Column `logprobs`: of each token of the answer its log probability before any mask, "
-        "and those of so many of the likeliest tokens. Above 20 an argument of the engine, too.",
+        description="Column `logprobs`: of each token of the answer its log probability before "
+        "temperature and penalties, and those of so many of the likeliest tokens; with output among the allowed ones. Above 20 an argument of the engine, too.",
     )
     prompt_logprobs: Absent[int] = Field(
         None,

@@ -51,7 +51,13 @@ def of_markers(made: Made) -> Iterator[Transcript]:
     if inside is None:
         yield Transcript("no thought", None, "positive, I love it", "positive, I love it")
         yield Transcript(
-            "an end without a start", None, f"{THOUGHT}{stop}positive", "positive", THOUGHT
+            "an end without a start", None, f"{THOUGHT}\n{stop}\n\npositive", "positive", THOUGHT
+        )
+        yield Transcript(
+            "a marker inside an answer without a thought",
+            None,
+            f"The tag {stop} ends a thought.",
+            "The tag  ends a thought.",
         )
     yield Transcript(
         "two thoughts",

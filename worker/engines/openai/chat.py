@@ -24,7 +24,7 @@ from nightshift.worker.engines.openai.endpoint import (
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request
 from nightshift.worker.engines.resampling import UNSAMPLED, RowSampling
 from nightshift.worker.engines.structured import AnswerCheck
-from nightshift.worker.engines.thinking import Markers, Parted, part
+from nightshift.worker.engines.thinking import Markers, Parted, at_a_line, part
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
 """Fields of a message that hold its thoughts, as vLLM's and other servers name them."""
@@ -163,8 +163,8 @@ def parted_answer(message: Mapping[str, Any], content: str, thinking: str | None
         markers = next((each for each in MARKERS if thought and each.end in content), None)
     if markers is None:
         return Parted(content, thought, thought=bool(thought))
-    inside = False if thought else None
-    found = part(content, markers, inside)
+    inside = not content.lstrip().startswith(markers.start)  # else it begins with an end marker
+    found = part(content, markers, inside and not thought)
     if not thought:
         return found
     reasoning = "\n".join(filter(None, (thought, found.reasoning)))
@@ -175,10 +175,10 @@ def _begins(content: str, markers: Markers, thinking: str | None) -> bool:
     """Whether a text begins with a thought."""
     if content.lstrip().startswith(markers.start):
         return True
-    before, end, behind = content.partition(markers.end)
+    before, end, _ = content.partition(markers.end)
     if not end or markers.start in before or thinking == "off":
         return False
-    return thinking is not None or before.endswith("\n") or behind.startswith("\n")
+    return thinking is not None or at_a_line(content, markers.end)
 
 
 def _logprobs(told: Any, most: int) -> list[dict[str, Any]]:

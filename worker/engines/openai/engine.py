@@ -33,7 +33,7 @@ from nightshift.worker.engines.openai.errors import RequestError, request_error,
 from nightshift.worker.engines.openai.limiter import Limiter, Rates, Reservation
 from nightshift.worker.engines.openai.requests import endpoint_for, estimated_tokens
 from nightshift.worker.engines.openai.server import RequestHistory, RetryPolicy, Server
-from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work, timed_out
+from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work, timed_out
 from nightshift.worker.engines.resampling import UNSAMPLED, RowSampling, sample_until_valid
 
 TICK_SECONDS = 1.0
@@ -163,11 +163,9 @@ class OpenaiEngine:
             history = RequestHistory(history.spent_seconds)
             make = partial(make_body, sampling)
             found = await self._persist(work, request.row_index, endpoint, make, history)
-            if len(found) < sampling.n and isinstance(found[0], Answer):
-                return _too_few(found, sampling.n)
-            if len(found) == 1:
-                return list(found) * sampling.n  # a refusal of the whole request
-            return found[: sampling.n]
+            if isinstance(found, Refusal):
+                return [found] * sampling.n
+            return found[: sampling.n] if len(found) >= sampling.n else _too_few(found, sampling.n)
 
         if isinstance(work.task, GenerateTask):
             outcome = await sample_until_valid(work.task, request, sample_once)
@@ -184,17 +182,17 @@ class OpenaiEngine:
         endpoint: Endpoint,
         make_body: MakeBody,
         history: RequestHistory,
-    ) -> Sequence[Outcome]:
+    ) -> Sequence[Outcome] | Refusal:
         """Sends the request until there is an answer, or the row or the server is to blame; the outcome of
-        each sample.
+        each sample, or why the whole request has none.
         """
 
-        async def send_once() -> Sequence[Outcome]:
+        async def send_once() -> Sequence[Outcome] | Refusal:
             outcome = await self._try(work, row_index, endpoint, make_body, history)
             if not isinstance(outcome, RequestError):
                 return outcome
             if outcome.is_final or await self._server.is_rows_fault(endpoint, history, outcome):
-                return [endpoint.refusal(outcome)]
+                return endpoint.refusal(outcome)
             work.recorder.waits(
                 Kind.RATE if outcome.is_limit else Kind.SERVER,
                 None,

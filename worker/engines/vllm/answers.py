@@ -1,12 +1,13 @@
 """What a job asks of a model that may think, and an answer without its thoughts."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from vllm.parser.harmony import HarmonyParser
 from vllm.reasoning.gptoss_reasoning_parser import GptOssReasoningParser
+from vllm.tokenizers.mistral import MistralTokenizer
 
 from nightshift.common.errors import JobRefused
 from nightshift.common.spec import GenerateTask
@@ -85,6 +86,14 @@ def resolve(
 
 
 def _check_arguments(task: GenerateTask, thinking: Thinking) -> None:
+    if isinstance(thinking.tokenizer, MistralTokenizer) and task.chat_template_kwargs:
+        known = ["reasoning_effort"] if thinking.tokenizer.version >= 15 else []
+        for name in task.chat_template_kwargs:
+            if name not in known:
+                raise JobRefused(
+                    f"task.chat_template_kwargs.{name}: the model's own tokenizer, which has no chat template, does "
+                    "not take it"
+                )
     if not thinking.template or task.image_columns:
         return
     for name in task.chat_template_kwargs:
@@ -169,43 +178,90 @@ class Split:
         if self.family is None:
             return Parted(text), 0
         if self.family.name == HARMONY:
-            return harmony(self.model.tokenizer, ids)
+            return harmony(self.model.tokenizer, ids), self._of_harmony(ids).count
         markers = self.family.markers
-        parted = part(text, markers, inside)
+        parted = part(text, markers, inside, is_held=self.task.output is not None)
         if not parted.thought:
             return parted, 0
         return parted, self.model.count(ids, markers, inside)
 
-    def start(self, ids: Sequence[int]) -> int:
-        """Behind how many tokens the answer begins that follows a thought: behind the last marker that ends
-        one.
-        """
+    def start(self, ids: Sequence[int], *, thought: bool) -> int:
+        """Behind how many tokens the answer begins, which a thought may come before."""
         if self.family is None:
             return 0
-        end = "<|message|>" if self.family.name == HARMONY else self.family.markers.end
-        return self.model.behind_last(ids, end)
+        if self.family.name == HARMONY:
+            return self._of_harmony(ids).start
+        return self.model.answer_start(ids, self.family.markers) if thought else 0
+
+    def _of_harmony(self, ids: Sequence[int]) -> "HarmonyTokens":
+        return HarmonyTokens.of(ids, self.model.token_of, self.model.decoded)
 
 
-def harmony(tokenizer: Any, ids: Sequence[int]) -> tuple[Parted, int]:
-    """The answer of gpt-oss, by its token ids. What is not of its format is an answer."""
+@dataclass(frozen=True, slots=True)
+class HarmonyTokens:
+    """Of the tokens of gpt-oss's answer: `count` of the first thought, and behind how many the answer begins,
+    `start`.
+    """
+
+    count: int
+    start: int
+
+    @classmethod
+    def of(
+        cls,
+        ids: Sequence[int],
+        token_of: Callable[[str], int | None],
+        decode: Callable[[Sequence[int]], str],
+    ) -> "HarmonyTokens":
+        """By the headers of its messages: each ends with <|message|>, each message with another of its tokens."""
+        ends = {token_of(end) for end in HARMONY_ENDS}
+        message = token_of(HARMONY_MESSAGE)
+        count, start, header = 0, 0, 0
+        for at, each in enumerate(ids, 1):
+            if each in ends:
+                header = at
+            elif each == message:
+                said = decode(ids[header : at - 1])
+                is_thought = "analysis" in said and "to=" not in said
+                if is_thought and not count:
+                    count = next(
+                        (n for n, one in enumerate(ids[at:]) if one in ends), len(ids) - at
+                    )
+                elif not is_thought and not start:
+                    start = at
+        return cls(count, start)
+
+
+HARMONY_MESSAGE = "<|message|>"
+HARMONY_ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>")
+HARMONY_HEADER = ("<|start|>", "<|channel|>", "<|constrain|>")
+"""Of the tokens of gpt-oss: what ends a header, what ends a message, and what stands in a header."""
+
+
+def harmony(tokenizer: Any, ids: Sequence[int]) -> Parted:
+    """The answer of gpt-oss, by its token ids. What is not of its format is an answer, but for a header that was
+    cut before its message.
+    """
     parser = HarmonyOfThoughts(tokenizer)
     result = parser.process_chunk(list(ids))
-    tokens = int(result.reasoning_token_count)
     thoughts, answers = [], []
+    is_cut = False
     for segment in [*result.segments, *parser.flush()]:
         message = segment.completed_message
         if message is None or not message.content:
             continue
         text = message.content[0].text
-        if message.channel == "analysis" and not message.recipient:
+        if text.startswith(HARMONY_HEADER) and HARMONY_MESSAGE not in text:
+            is_cut = True
+        elif message.channel == "analysis" and not message.recipient:
             thoughts.append(text.strip())
         elif message.recipient:
             answers.append(f"to={message.recipient} {text}")
         else:
             answers.append(text)
-    thought = bool(thoughts)
+    thought = bool(thoughts) or is_cut
     answer = "\n".join(answers).strip() if answers or not thought else None
-    return Parted(answer, "\n".join(filter(None, thoughts)), thought), tokens
+    return Parted(answer, "\n".join(filter(None, thoughts)), thought)
 
 
 class HarmonyOfThoughts(HarmonyParser):

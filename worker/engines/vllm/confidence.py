@@ -1,13 +1,14 @@
 """The probability of a chosen label: that with which sampling under the choices at temperature 1 gives it.
 
 At each step of such a sampling the tokens that begin at least one of the labels that are left share all
-probability. vLLM's log probabilities are those before the mask, so they are brought to that sum here. A label
-has several ways to be spelled in tokens: the ways are summed.
+probability. vLLM's log probabilities are brought to that sum here, those of the answer itself, which are of
+tokens that its form allows, and those of short requests, which have no form. A label has several ways to be
+spelled in tokens: the ways are summed.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,18 +39,21 @@ class Spelling:
     stops: Sequence[int]
 
     @classmethod
-    def of(cls, tokenizer: Any, vocabulary: int) -> "Spelling":
-        """The tokens of a vocabulary as xgrammar reads them; special tokens spell nothing."""
+    def of(cls, tokenizer: Any, vocabulary: int, ends: Iterable[int] = ()) -> "Spelling":
+        """The tokens of a vocabulary as xgrammar reads them; special tokens spell nothing. `ends` end an answer
+        beside those that the tokenizer knows.
+        """
         if isinstance(tokenizer, MistralTokenizer):
             info = _of_mistral(tokenizer)
         else:
             info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=vocabulary)
-        special = {*info.special_token_ids, *info.stop_token_ids}
+        stops = {*info.stop_token_ids, *ends}
+        special = {*info.special_token_ids, *stops}
         by_bytes: dict[bytes, list[int]] = defaultdict(list)
         for token, text in enumerate(info.decoded_vocab):
             if text and token not in special:
                 by_bytes[bytes(text)].append(token)
-        return cls(by_bytes, list(info.stop_token_ids))
+        return cls(by_bytes, sorted(stops))
 
     def tokens(self, left: Labels) -> dict[int, Labels]:
         """The tokens that may come, and what is left of the labels behind each."""
@@ -77,7 +81,7 @@ def _of_mistral(tokenizer: MistralTokenizer) -> xgrammar.TokenizerInfo:
 
 
 def shares(told: Mapping[int, float], tokens: Mapping[int, Labels]) -> dict[int, float]:
-    """The probability of each token that may come, out of the log probabilities before the mask."""
+    """The probability of each token that may come, out of the log probabilities of these and of others."""
     highest = max(told[token] for token in tokens)
     if highest == -math.inf:
         return dict.fromkeys(tokens, 1 / len(tokens))
@@ -106,7 +110,10 @@ class Confidence:
 
     def __init__(self, llm: AsyncLLM, tokenizer: Any, choices: Sequence[str]) -> None:
         self._llm = llm
-        self._spelling = Spelling.of(tokenizer, llm.model_config.get_vocab_size())
+        config = llm.model_config
+        ends = config.try_get_generation_config().get("eos_token_id") or ()
+        ends = (ends,) if isinstance(ends, int) else ends
+        self._spelling = Spelling.of(tokenizer, config.get_vocab_size(), ends)
         self._text_of = {
             token: text for text, tokens in self._spelling.by_bytes.items() for token in tokens
         }

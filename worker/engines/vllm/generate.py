@@ -27,6 +27,7 @@ from nightshift.worker.engines.vllm.model import Model, TaskHandler, finished, r
 from nightshift.worker.engines.vllm.numbers import answer_numbers, prompt_numbers
 from nightshift.worker.engines.vllm.params import sampling_params
 from nightshift.worker.engines.vllm.thinking import Thinking
+from nightshift.worker.engines.vllm.turns import LIKELIEST, NAMED
 from nightshift.worker.engines.vllm.verify import grammar_check, verified
 
 ANSWERED = ("stop", "length", "repetition")
@@ -177,8 +178,15 @@ class Generation(TaskHandler):
                     drawn.outcomes[place] = with_tokens(outcome, drawn.outcomes[place])
             return drawn.outcomes
 
-        outcome = await sample_until_valid(self._task, request, sample_once)
+        async with self._model.turns.turn(self._kind):
+            outcome = await sample_until_valid(self._task, request, sample_once)
         return outcome, queued
+
+    @property
+    def _kind(self) -> str | None:
+        if self._confidence is not None:
+            return NAMED
+        return None if self._task.sampling.logprobs is None else LIKELIEST
 
     async def _drawn(
         self, request: Request, prompt: Prompt, sampling: RowSampling, *, is_held: bool = False
@@ -201,7 +209,7 @@ class Generation(TaskHandler):
         params.thinking_token_budget = opening.budget
         if self._split.family is not None:
             params.skip_special_tokens = False  # markers may be special tokens
-        if self._confidence is not None and self._task.sampling.logprobs is None:
+        if self._confidence is not None:
             params.logprob_token_ids = self._confidence.token_ids
         return params
 
@@ -243,21 +251,24 @@ class Generation(TaskHandler):
             self._answer_text(completion), completion.token_ids, ready.opening.inside
         )
         outcome: Outcome
-        if parted.answer is None:
+        reason = completion.finish_reason
+        if parted.answer is None or (parted.thought and not parted.answer and reason == "length"):
             outcome = _cut(completion.finish_reason, tokens, most)
         else:
-            outcome = self._check.outcome(parted.answer, completion.finish_reason, 0, tokens)
+            outcome = self._check.outcome(parted.answer, reason, 0, tokens)
+            if parted.thought and isinstance(outcome, Refusal):  # models write an empty line there
+                bare = self._check.outcome(parted.answer.strip(), reason, 0, tokens)
+                outcome = bare if isinstance(bare, Answer) else outcome
         outcome = replace(outcome, reasoning_tokens=thought_tokens)
-        start = self._split.start(completion.token_ids) if parted.thought else 0
+        start = self._split.start(completion.token_ids, thought=parted.thought)
         if isinstance(outcome, Answer):
             numbers = answer_numbers(self._task, completion, start)
             outcome = replace(outcome, columns={**outcome.columns, **numbers})
             if self._confidence is not None:
-                told = completion.logprobs if self._task.sampling.logprobs is None else None
                 before = [*ready.prompt["prompt_token_ids"], *completion.token_ids[:start]]
                 asked = Asked(partial(self._prompt, prompt), before)
                 outcome = await self._confidence.told(
-                    outcome, asked, completion.token_ids, start, told
+                    outcome, asked, completion.token_ids, start, completion.logprobs
                 )
         if self._task.keep_reasoning:
             own = {"reasoning": parted.reasoning if parted.thought else None}

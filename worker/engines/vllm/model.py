@@ -13,6 +13,7 @@ from nightshift.common.errors import EngineDead
 from nightshift.worker.engines.images import Reads
 from nightshift.worker.engines.protocol import Outcome, Request, Work
 from nightshift.worker.engines.vllm.thinking import Thinking
+from nightshift.worker.engines.vllm.turns import Turns
 
 DECODED_ROWS = 8
 """Rows whose images are decoded at the same time: a decoded image may have 200 MB."""
@@ -22,7 +23,7 @@ DECODED_ROWS = 8
 class Model:
     """A loaded model: `longest` is max_model_len, prompt and answer together, in tokens. `args` are the
     arguments that the spec gave the engine. `thinking` is that of a model that generates. `confidences` tell the
-    probabilities of choices, by the choices.
+    probabilities of choices, by the choices. Requests that ask for numbers of tokens take `turns`.
 
     `tokenizing` is held around each use of the tokenizer: HF's fast tokenizers are not safe for two
     threads at once. A row holds `decoding` from the decoding of its images until vLLM's processor
@@ -38,6 +39,7 @@ class Model:
     decoding: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(DECODED_ROWS))
     reads: Reads = field(default_factory=Reads)
     confidences: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    turns: Turns = field(default_factory=Turns)
 
 
 class TaskHandler(Protocol):

@@ -1,5 +1,6 @@
 """Log probabilities of tokens, as values of columns."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,8 +45,11 @@ def _token(token: int, told: Mapping[int, Any] | None) -> dict[str, Any]:
 
 
 def _top(told: Mapping[int, Any] | None, most: int) -> list[dict[str, Any]]:
-    """The likeliest first; vLLM tells that of the token itself, too, wherever it stands."""
-    ranked = sorted((told or {}).items(), key=lambda each: each[1].rank or 0)
+    """The likeliest first; vLLM tells that of the token itself, too, wherever it stands. Tokens that structured
+    output does not allow have no probability, and are left out.
+    """
+    possible = [each for each in (told or {}).items() if each[1].logprob != -math.inf]
+    ranked = sorted(possible, key=lambda each: each[1].rank or 0)
     return [
         {"token": each.decoded_token, "token_id": token, "logprob": float(each.logprob)}
         for token, each in ranked[:most]

@@ -34,6 +34,7 @@ from nightshift.common.spec import RequestsTask, VllmEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
 from nightshift.worker.engines.vllm.model import TaskHandler
+from nightshift.worker.engines.vllm.turns import LIKELIEST, NAMED, Turns
 
 Handler = Callable[[Any], Awaitable[Any]]
 
@@ -94,12 +95,15 @@ class Serving:
     `shows_cached` says that the spec wants cached tokens in the answers. For the engine's loop only.
     """
 
-    def __init__(self, llm: AsyncLLM, spec: VllmEngineSpec, *, gated: bool = False) -> None:
-        """`gated` says that the engine waits for the end of thoughts although the spec names no parser: answers
+    def __init__(
+        self, llm: AsyncLLM, spec: VllmEngineSpec, turns: Turns, *, gated: bool = False
+    ) -> None:
+        """`turns` are those of the engine. `gated` says that the engine waits for the end of thoughts although the spec names no parser: answers
         of requests are not parted then, as their author would have them from vLLM's own server.
         """
         self._llm: Any = HeldAtOnce(llm) if gated else llm
         self._gated = gated
+        self.turns = turns
         self._spec = spec
         self._tokenizer: Any = copy.copy(llm.get_tokenizer())
         self._making = asyncio.Lock()
@@ -212,7 +216,8 @@ class Requests(TaskHandler):
 
     async def run(self, request: Request, prompt: ParsedBody) -> tuple[Outcome, float]:
         """The row's outcome; vLLM does not tell how long the request waited."""
-        answer = await self._answer(prompt)
+        async with self._serving.turns.turn(_numbers(prompt.body)):
+            answer = await self._answer(prompt)
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             # vLLM's handlers answer a cancel with an error response.
@@ -253,6 +258,14 @@ class Requests(TaskHandler):
                 body: dict[str, Any] = json.loads(bytes(answer.body))
                 return body
         return create_error_response(ValueError("the answer is no JSON: ask for another format"))
+
+
+def _numbers(body: Any) -> str | None:
+    """Which numbers of tokens a body asks for."""
+    if getattr(body, "logprob_token_ids", None):
+        return NAMED
+    asks = getattr(body, "logprobs", None) or getattr(body, "top_logprobs", None)
+    return LIKELIEST if asks else None
 
 
 def _count(prompts: Any) -> int:

@@ -2,7 +2,6 @@
 
 import re
 import threading
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -16,7 +15,7 @@ from vllm.tokenizers.mistral import MistralTokenizer
 
 from nightshift.common.errors import JobRefused
 from nightshift.common.spec.tasks.template_arguments import THINKING_SWITCHES
-from nightshift.worker.engines.thinking import Markers, reasoning_tokens
+from nightshift.worker.engines.thinking import Markers, answer_start, reasoning_tokens
 from nightshift.worker.engines.vllm.families import (
     HARMONY,
     Family,
@@ -116,11 +115,13 @@ class Thinking:
     def _probe(self, arguments: Mapping[str, Any]) -> str | None:
         """The prompt of a message of our own; None where the template refuses that."""
         key = repr(sorted(arguments.items()))
-        if key not in self._probes:
-            if len(self._probes) >= KEPT_PROBES:
-                self._probes.clear()
-            self._probes[key] = self._probed(arguments)
-        return self._probes[key]
+        kept = self._probes  # another thread may begin anew meanwhile
+        if key in kept:
+            return kept[key]
+        if len(kept) >= KEPT_PROBES:
+            kept = self._probes = {}
+        found = kept[key] = self._probed(arguments)
+        return found
 
     def _probed(self, arguments: Mapping[str, Any]) -> str | None:
         if not self.template:
@@ -188,18 +189,11 @@ class Thinking:
 
     def count(self, ids: Sequence[int], markers: Markers, inside: bool | None) -> int:
         """The tokens of the first thought of an answer that has one."""
-        return reasoning_tokens(ids, markers, inside, self.token_of, self._decoded)
+        return reasoning_tokens(ids, markers, inside, self.token_of, self.decoded)
 
-    def behind_last(self, ids: Sequence[int], marker: str) -> int:
-        """How many tokens end with the last marker among them; 0 without one. A marker of several tokens is found
-        by halving.
-        """
-        token = self.token_of(marker)
-        if token is not None:
-            return max((at for at, each in enumerate(ids, 1) if each == token), default=0)
-        total = self._decoded(ids).count(marker)
-        places = range(len(ids) + 1)
-        return bisect_left(places, total, key=lambda end: self._decoded(ids[:end]).count(marker))
+    def answer_start(self, ids: Sequence[int], markers: Markers) -> int:
+        """How many tokens stand before the answer that follows a thought."""
+        return answer_start(ids, markers, self.token_of, self.decoded)
 
     def special(self, markers: Markers) -> frozenset[int]:
         """The tokenizer's special tokens, but for markers."""
@@ -219,7 +213,8 @@ class Thinking:
             self._tokens[marker] = int(token) if is_own else None
         return self._tokens[marker]
 
-    def _decoded(self, ids: Sequence[int]) -> str:
+    def decoded(self, ids: Sequence[int]) -> str:
+        """The text of tokens, markers included."""
         with self._lock:
             return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
