@@ -27,6 +27,11 @@ MISSING = object()
 """Stands for the value of a column that an answer does not have."""
 
 
+DEEPEST = 200
+"""Lists and objects within one another that a value may have: Python's own bound would be met with little of
+the stack left for anything else."""
+
+
 class Reply:
     """The answers of some calls. Rows whose values have the same kinds share a stream of Arrow, so each
     value comes back as it is, whatever the others of its column are.
@@ -140,17 +145,21 @@ def _plain_array(values: Sequence[Any]) -> pa.Array | None:
     return None
 
 
-def _kind(value: Any) -> object:
-    """Values of one kind make one Arrow type, and come back from its array as they were."""
+def _kind(value: Any, depth: int = 0) -> object:
+    """Values of one kind make one Arrow type, and come back from its array as they were; ValueError for one that
+    is nested too deeply, as a list that holds itself.
+    """
+    if depth > DEEPEST:
+        raise ValueError("it is nested too deeply")
     known = type(value)
     if known in PLAIN or value is None or value is MISSING:
         return known
     if isinstance(value, dict):
-        return (dict, *((key, _kind(each)) for key, each in value.items()))
+        return (dict, *((key, _kind(each, depth + 1)) for key, each in value.items()))
     if isinstance(value, list | tuple):
         kinds: set[object] = set(map(type, value))
         if not kinds <= PLAIN | {NoneType}:
-            kinds = set(map(_kind, value))
+            kinds = {_kind(each, depth + 1) for each in value}
         return (list, frozenset(kinds - {NoneType}))
     if isinstance(value, np.ndarray):
         return (known, value.dtype.char, value.ndim)
@@ -193,18 +202,20 @@ def _is_numpy(value: Any) -> bool:
     return isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 1)
 
 
-def _clean(value: Any) -> Any:
+def _clean(value: Any, depth: int = 0) -> Any:
     """The same value as Arrow takes it: U+FFFD for half of a character, lists for arrays of several
-    dimensions. RecursionError for a value that contains itself, for which Arrow would crash, ValueError
-    where two keys become one.
+    dimensions. ValueError for a value that contains itself, for which Arrow would crash, and where two
+    keys become one.
     """
+    if depth > DEEPEST:
+        raise ValueError("it is nested too deeply")
     if isinstance(value, dict):
-        cleaned = {_clean(key): _clean(each) for key, each in value.items()}
+        cleaned = {_clean(key): _clean(each, depth + 1) for key, each in value.items()}
         if len(cleaned) < len(value):
             raise ValueError("two keys become one")
         return cleaned
     if isinstance(value, list | tuple):
-        return [_clean(each) for each in value]
+        return [_clean(each, depth + 1) for each in value]
     if isinstance(value, str):
         return HALF.sub("\N{REPLACEMENT CHARACTER}", value)
     is_deep = isinstance(value, np.ndarray) and value.ndim != 1
