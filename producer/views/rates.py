@@ -84,7 +84,7 @@ def answering(row: Values) -> str | None:
     if family and family != BY_SERVER:
         said.append(f"without their thoughts, as {family} marks these")
     if longest := found.get("max_tokens"):
-        said.append(f"at most {longest:,} tokens, which sampling.max_tokens sets")
+        said.append(f"at most {longest:,} tokens: sampling.max_tokens names another number")
     return "; ".join(said) or None
 
 
