@@ -42,6 +42,12 @@ class KnownJob:
     roots: tuple[str, ...] | None = None
     read_at: float = 0.0
 
+    def fix(self, resolved: Mapping[str, Any]) -> None:
+        """Keeps what is fixed for the job, and says it in the provenance of its parts."""
+        self.resolved = resolved
+        if any(resolved.values()):
+            self.provenance["resolved"] = json.dumps(resolved)
+
 
 class JobCache:
     """Jobs by number, shared by the threads of a child."""
@@ -64,20 +70,19 @@ class JobCache:
             output = job.output_schema
             storage.keep_within(job.output_uri, self._roots or None, storage.SETTING)
             made_by = provenance.of_job(job_id, job.spec)
-            if job.resolved and any(job.resolved.values()):
-                made_by["resolved"] = json.dumps(job.resolved)
             known = KnownJob(
                 id=job_id,
                 owner=Owner(ledger_id, job.identity),
                 spec=job.spec,
                 inputs=output_schema.deserialize(job.input_schema),
                 renderer=Renderer(job.spec.task, self._roots, job.roots),
-                resolved=job.resolved,
                 roots=job.roots,
                 read_at=time.monotonic(),
                 provenance=made_by,
                 output=None if output is None else output_schema.deserialize(output),
             )
+            if job.resolved is not None:
+                known.fix(job.resolved)
             # Threads that read one job at the same time share what the first of them made.
             known = self._known.setdefault(job_id, known)
         return known
@@ -93,14 +98,11 @@ class JobCache:
 
     def resolve(self, job: KnownJob, engine: Engine) -> None:
         """What the model fixes for the job, by the first load of it for the job. JobRefused for what the model
-        cannot do, whoever fixed what.
+        cannot do.
         """
         if job.resolved is None:
             wanted = engine.resolve(job.spec.task)
-            fixed = self._ledger.transact(jobs.fix_resolved, job.id, wanted) if wanted else {}
-            job.resolved = fixed
-            if any(job.resolved.values()):
-                job.provenance["resolved"] = json.dumps(job.resolved)
+            job.fix(self._ledger.transact(jobs.fix_resolved, job.id, wanted) if wanted else {})
 
     def output_schema(self, job: KnownJob, results: RowResults) -> tuple[pa.Schema, bool]:
         """The job's output schema, which the first answers fix where nothing else did; and whether

@@ -17,12 +17,7 @@ def chat(column: str, value: Any) -> list[dict[str, Any]]:
     a tool call may be JSON, as OpenAI's API has them: templates take them as an object.
     """
     if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(
-                f"the column {column!r} holds no chat: it is no JSON ({error})"
-            ) from error
+        value = _json(value, f"the column {column!r} holds no chat: it is")
     if not isinstance(value, list) or not value:
         raise ValueError(f"the column {column!r} holds no chat: it is no list of messages")
     return [
@@ -77,14 +72,16 @@ def _tool_call(place: str, value: Any) -> dict[str, Any]:
         raise ValueError(f"{place} has a tool call without the name of a function")
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(
-                f"{place} has a tool call whose arguments are no JSON ({error})"
-            ) from error
+        arguments = _json(arguments, f"{place} has a tool call whose arguments are")
     own = {name: each for name, each in call.items() if each is not None}
     return {"type": "function", **own, "function": {**function, "arguments": arguments}}
+
+
+def _json(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{what} no JSON ({error})") from error
 
 
 def _list(place: str, name: str, value: Any) -> list[Any]:

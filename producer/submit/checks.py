@@ -105,7 +105,8 @@ def check_types(spec: JobSpec, schema: pa.Schema) -> None:
         return
     for key, name in spec.task.sampling_columns.named.items():
         kind = schema.field(name).type
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+        numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
+        if not any(holds(kind) for holds in numbers):
             raise BadInput(
                 f"task.sampling_columns.{key} names the column {name!r}, which is {kind}: it must hold numbers"
             )

@@ -290,7 +290,7 @@ def answered_by_server(
     where the server's arguments ask for them.
     """
     from nightshift.worker.engines.vllm import requests
-    from nightshift.worker.engines.vllm.turns import Turns
+    from nightshift.worker.engines.vllm.model import Model
 
     async def respond(body: object) -> requests.JSONResponse:
         return requests.JSONResponse({"usage": usage})
@@ -312,7 +312,7 @@ def answered_by_server(
     )
     spec = VllmEngineSpec(backend="vllm", model="m", args=args)
     task = RequestsTask.model_validate({"kind": "requests", "endpoint": endpoint})
-    handler = requests.Requests(requests.Serving(llm, spec, Turns()), task)
+    handler = requests.Requests(requests.Serving(Model(llm, None, 128), spec), task)
     prompt = requests.ParsedBody(None, None)
     outcome, _ = asyncio.run(handler.run(Request(0), prompt))
     assert isinstance(outcome, Answer)

@@ -141,6 +141,16 @@ def test_no_cut_of_a_harmony_answer_leaves_a_header_in_the_answer() -> None:
     assert answers[-1].reasoning == "Let me see"
 
 
+def test_a_stop_string_is_no_part_of_a_harmony_answer() -> None:
+    from nightshift.worker.engines.vllm.answers import Split
+    from nightshift.worker.engines.vllm.families import BY_NAME, HARMONY
+
+    model = harmony_model()
+    split = Split(model, task(sampling={"stop": ["END"]}), BY_NAME[HARMONY])
+    parted, _ = split.part("", ids(model.tokenizer, f"{HARMONY_TEXT} day. END"), None)
+    assert parted.answer == "positive day. "
+
+
 @pytest.mark.parametrize(
     ("text", "count", "answer"),
     [

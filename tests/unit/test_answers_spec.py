@@ -230,6 +230,11 @@ def test_columns_of_another_type_are_named(task: dict[str, Any], why: str) -> No
     assert why in str(caught.value)
 
 
+def test_decimals_are_numbers() -> None:
+    schema = pa.schema([("text", pa.string()), ("heat", pa.decimal128(4, 2))])
+    check_types(spec({"sampling_columns": {"temperature": "heat"}}), schema)
+
+
 @pytest.mark.parametrize("column", ["chat", "text"])
 def test_a_chat_is_a_list_of_structs_or_text(column: str) -> None:
     check_types(spec({"messages_column": column}), SCHEMA)
@@ -266,7 +271,7 @@ def test_what_a_remote_server_does_not_take_is_refused(
     assert parse_spec({**told, "engine": local}, "test").sequences == 1
 
 
-def test_confidence_needs_the_numbers_before_any_mask() -> None:
+def test_confidence_needs_vllms_raw_numbers_and_them_alone() -> None:
     told = spec({"output": {**LABELS, "confidence": True}}).model_dump(
         mode="json", by_alias=True, exclude_unset=True
     )

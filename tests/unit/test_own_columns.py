@@ -1,6 +1,7 @@
 """What rows say of themselves: their chat, their sampling, and arguments of the model's template."""
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -48,7 +49,7 @@ def test_rows_have_a_sampling_of_their_own() -> None:
     requests, refused = rendered(
         {
             "text": ["a", "b", "c"],
-            "heat": [0.5, None, 1],
+            "heat": [Decimal("0.5"), None, Decimal(1)],
             "longest": [7, None, 9],
             "seed": [None, 3, None],
         },

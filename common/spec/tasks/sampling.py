@@ -73,7 +73,8 @@ class Sampling(Section):
         ge=0,
         le=1_000_000,
         description="Column `logprobs`: of each token of the answer its log probability before "
-        "temperature and penalties, and those of so many of the likeliest tokens; with output among the allowed ones. Above 20 an argument of the engine, too.",
+        "temperature and penalties, and those of so many of the likeliest tokens; with output among the "
+        "allowed ones. Above 20 an argument of the engine, too.",
     )
     prompt_logprobs: Absent[int] = Field(
         None,

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm.parser.harmony import HarmonyParser
@@ -178,7 +178,11 @@ class Split:
         if self.family is None:
             return Parted(text), 0
         if self.family.name == HARMONY:
-            return harmony(self.model.tokenizer, ids), self._of_harmony(ids).count
+            parted = harmony(self.model.tokenizer, ids)
+            if parted.answer is not None:  # the ids have what vLLM cuts off its text
+                answer = before_stops(parted.answer, self.task.sampling.stop)
+                parted = replace(parted, answer=answer)
+            return parted, self._of_harmony(ids).count
         markers = self.family.markers
         parted = part(text, markers, inside, is_held=self.task.output is not None)
         if not parted.thought:
@@ -195,6 +199,12 @@ class Split:
 
     def _of_harmony(self, ids: Sequence[int]) -> "HarmonyTokens":
         return HarmonyTokens.of(ids, self.model.token_of, self.model.decoded)
+
+
+def before_stops(text: str, stops: Sequence[str]) -> str:
+    """What stands before the first stop string, as vLLM cuts a text."""
+    places = (at for stop in stops if (at := text.find(stop)) >= 0)
+    return text[: min(places, default=len(text))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ class VllmEngine:
                 self._tokenizing,
             )
             failed.callback(self.close)
-            self._serving = Serving(self._llm, spec, self._model.turns, gated=self._has_own_gate)
+            self._serving = Serving(self._model, spec, gated=self._has_own_gate)
             if runner != "generate":
                 tasks = self._loop_thread.run(self._llm.get_supported_tasks())
                 self._pooling_model = PoolingModel(config, runner, tasks)

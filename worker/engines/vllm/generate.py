@@ -21,7 +21,7 @@ from nightshift.worker.engines.resampling import (
 )
 from nightshift.worker.engines.structured import AnswerCheck
 from nightshift.worker.engines.vllm import answers
-from nightshift.worker.engines.vllm.answers import Opening, Split
+from nightshift.worker.engines.vllm.answers import Opening, Split, before_stops
 from nightshift.worker.engines.vllm.confidence import Asked, Confidence
 from nightshift.worker.engines.vllm.model import Model, TaskHandler, finished, request_id
 from nightshift.worker.engines.vllm.numbers import answer_numbers, prompt_numbers
@@ -95,9 +95,10 @@ class Generation(TaskHandler):
         for position, request in enumerate(work.requests):
             try:
                 arguments = self._split.arguments(request.template_arguments)
-                made = self._rendered(request, arguments)
+                messages = [dict(message) for message in request.messages or ()]
+                made = self._rendered(messages, arguments, is_plain=request.is_plain_prompt)
                 text = made if isinstance(made, str) else ""
-                opening = self._split.opening(arguments, _messages(request), text)
+                opening = self._split.opening(arguments, messages, text)
                 rendered.append((position, made, Prompt(None, opening, arguments)))
             except Exception as error:  # a chat template may raise whatever it likes
                 work.emit(
@@ -139,9 +140,10 @@ class Generation(TaskHandler):
     def _has_chat_template(self) -> bool:
         return getattr(self._model.tokenizer, "chat_template", None) is not None
 
-    def _rendered(self, request: Request, arguments: Mapping[str, Any]) -> str | list[int]:
+    def _rendered(
+        self, messages: list[dict[str, Any]], arguments: Mapping[str, Any], *, is_plain: bool
+    ) -> str | list[int]:
         """The text of the prompt; its token ids where the tokenizer makes them of messages itself."""
-        messages = _messages(request)
         tokenizer = self._model.tokenizer
         if isinstance(tokenizer, MistralTokenizer):
             with self._model.tokenizing:
@@ -151,7 +153,7 @@ class Generation(TaskHandler):
                     )
                 )
         if not self._has_chat_template:
-            if not request.is_plain_prompt:
+            if not is_plain:
                 raise ValueError("the model has no chat template; use task.prompt")
             return str(messages[0]["content"])
         return self._templated(messages, arguments)
@@ -253,7 +255,7 @@ class Generation(TaskHandler):
         outcome: Outcome
         reason = completion.finish_reason
         if parted.answer is None or (parted.thought and not parted.answer and reason == "length"):
-            outcome = _cut(completion.finish_reason, tokens, most)
+            outcome = _cut(reason, tokens, most)
         else:
             outcome = self._check.outcome(parted.answer, reason, 0, tokens)
             if parted.thought and isinstance(outcome, Refusal):  # models write an empty line there
@@ -301,9 +303,7 @@ class Generation(TaskHandler):
             text = str(
                 self._model.tokenizer.decode(plain, skip_special_tokens=self._split.family is None)
             )
-        return text[
-            : min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))
-        ]
+        return before_stops(text, stops)
 
     @cached_property
     def _special(self) -> frozenset[int]:
@@ -360,10 +360,6 @@ def _cut(finish_reason: str | None, tokens: int, most: Most) -> Refusal:
         "the model ended its answer inside its thinking",
         output_tokens=tokens,
     )
-
-
-def _messages(request: Request) -> list[dict[str, Any]]:
-    return [dict(message) for message in request.messages or ()]
 
 
 def resolve(task: GenerateTask, model: Model) -> dict[str, Any]:

@@ -5,7 +5,6 @@ and the server's refusal, with its status, is the row's error.
 """
 
 import asyncio
-import copy
 import json
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -33,8 +32,8 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from nightshift.common.spec import RequestsTask, VllmEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
-from nightshift.worker.engines.vllm.model import TaskHandler
-from nightshift.worker.engines.vllm.turns import LIKELIEST, NAMED, Turns
+from nightshift.worker.engines.vllm.model import Model, TaskHandler
+from nightshift.worker.engines.vllm.turns import LIKELIEST, NAMED
 
 Handler = Callable[[Any], Awaitable[Any]]
 
@@ -95,17 +94,15 @@ class Serving:
     `shows_cached` says that the spec wants cached tokens in the answers. For the engine's loop only.
     """
 
-    def __init__(
-        self, llm: AsyncLLM, spec: VllmEngineSpec, turns: Turns, *, gated: bool = False
-    ) -> None:
-        """`turns` are those of the engine. `gated` says that the engine waits for the end of thoughts although the spec names no parser: answers
+    def __init__(self, model: Model, spec: VllmEngineSpec, *, gated: bool = False) -> None:
+        """`gated` says that the engine waits for the end of thoughts although the spec names no parser: answers
         of requests are not parted then, as their author would have them from vLLM's own server.
         """
-        self._llm: Any = HeldAtOnce(llm) if gated else llm
+        self._model = model
+        self._llm: Any = HeldAtOnce(model.llm) if gated else model.llm
         self._gated = gated
-        self.turns = turns
+        self.turns = model.turns
         self._spec = spec
-        self._tokenizer: Any = copy.copy(llm.get_tokenizer())
         self._making = asyncio.Lock()
         self._state: State | None = None
         self.shows_cached = bool(spec.args.get(CACHED_TOKENS))
@@ -125,7 +122,8 @@ class Serving:
 
     def encode(self, text: str) -> list[int]:
         """A text of the model as tokens."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        with self._model.tokenizing:
+            ids: list[int] = self._model.tokenizer.encode(text, add_special_tokens=False)
         return ids
 
     async def state(self) -> State:
