@@ -161,21 +161,6 @@ def test_every_path_of_the_repository_that_a_text_names_exists() -> None:
     ] == []
 
 
-def test_every_room_stands_in_the_map_with_files_that_it_has() -> None:
-    root = DOCS.parent
-    rooms = re.split(r"^##+ `([\w/]+)/`$", (DOCS / "map.md").read_text(), flags=re.MULTILINE)
-    named = dict(zip(rooms[1::2], rooms[2::2], strict=True))
-    for room, text in named.items():
-        files = re.findall(r"(?:\| |^- )`([\w/]+(?:\.py|\.md|/))`", text, re.MULTILINE)
-        assert [file for file in files if not (root / room / file).exists()] == [], room
-    packages = {
-        str(file.parent.relative_to(root))
-        for top in ("common", "producer", "worker")
-        for file in (root / top).rglob("__init__.py")
-    }
-    assert packages - {"common/migrations/versions"} <= named.keys()
-
-
 def test_every_word_of_the_glossary_is_explained_in_two_sentences_at_most() -> None:
     page = (DOCS / "glossary.md").read_text()
     rows = re.findall(r"^\| ([\w -]+) \| (.+) \|$", page, re.MULTILINE)[1:]
