@@ -18,8 +18,8 @@ from benchmarks import report
 from benchmarks.control import spec
 from benchmarks.fleet import Fleet, fleet
 from benchmarks.report import Line, Median
-from nightshift.common.ledger import jobs
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.producer.results.collect import collect
 from nightshift.producer.submit.submit import submit
 

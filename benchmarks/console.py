@@ -21,10 +21,10 @@ from benchmarks.ledger.__main__ import postgres
 from benchmarks.report import Line, Median
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
-from nightshift.producer.console import app as console
-from nightshift.producer.console.looker import Session
-from nightshift.producer.gateway import app as gateway
-from nightshift.producer.gateway import server
+from nightshift.producer.serve import app as serve_app
+from nightshift.producer.serve import server
+from nightshift.producer.serve.console import app as console
+from nightshift.producer.serve.console.session import Session
 
 SECTION = "console"
 
@@ -78,7 +78,7 @@ def _served(url: str) -> Iterator[tuple[str, dict[str, str]]]:
     """The pages on a loopback port, and the cookie that opens them."""
     session = Session()
     ledger = Ledger(url, connections=server.CONNECTIONS)
-    app = gateway.build(ledger, Settings(), routes=())
+    app = serve_app.build(ledger, Settings(), routes=())
     console.add(app, session)
     secret = session.enter(session.ticket)
     assert secret is not None

@@ -17,7 +17,7 @@ from sqlalchemy import text
 from benchmarks import report, spans
 from benchmarks.fleet import Fleet, fleet
 from benchmarks.report import Line, Median
-from nightshift.common.ledger import jobs
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.spec import JobSpec
 from nightshift.producer.submit.submit import submit
 

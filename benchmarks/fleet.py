@@ -13,10 +13,10 @@ from typing import TypeVar
 import psutil
 
 from nightshift.common.ledger import Ledger, schema
-from nightshift.common.processes.postgres import EmbeddedPostgres
 from nightshift.common.processes.process_group import ProcessGroup
-from nightshift.common.processes.redis_server import EmbeddedRedis
 from nightshift.common.settings import Settings, child_environment, load_settings
+from nightshift.producer.embedded.postgres import EmbeddedPostgres
+from nightshift.producer.embedded.redis_server import EmbeddedRedis
 
 T = TypeVar("T")
 

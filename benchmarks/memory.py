@@ -19,7 +19,7 @@ from benchmarks import report
 from benchmarks.control import spec
 from benchmarks.fleet import Fleet, fleet
 from benchmarks.report import Line
-from nightshift.common.ledger import jobs
+from nightshift.common.ledger.jobs import jobs
 from nightshift.producer.submit.submit import submit
 
 FILES = 100

@@ -24,7 +24,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from benchmarks.report import Line as ReportLine
 from benchmarks.report import Median, keep, spread
 from nightshift.common.spec import GenerateTask
-from nightshift.worker.engines.line import Line
+from nightshift.worker.engines.arrival_order import Line
 from nightshift.worker.engines.loop_thread import LoopThread
 from nightshift.worker.engines.protocol import Outcome, Request, Work
 from nightshift.worker.engines.vllm.engine import VllmEngine

@@ -8,7 +8,8 @@ from typing import Self, Unpack
 
 from nightshift import display
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.queries import job_pace
 from nightshift.job import Job
 from nightshift.producer.connect import open_ledger

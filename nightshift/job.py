@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from nightshift import display
 from nightshift.common.errors import BadInput, Permanent
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState, RowErrorKind
 from nightshift.producer import retry

@@ -53,8 +53,8 @@ def _embedded(stack: ExitStack, settings: Settings, connections: int) -> tuple[L
     if isinstance(running, Ledger):
         return running, False
     # Only here are the programs of the wheels needed.
-    from nightshift.common.processes.home import HomeInUse, holder, home_lock
-    from nightshift.common.processes.postgres import EmbeddedPostgres
+    from nightshift.producer.embedded.home import HomeInUse, holder, home_lock
+    from nightshift.producer.embedded.postgres import EmbeddedPostgres
 
     try:
         stack.enter_context(home_lock(home))

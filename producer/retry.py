@@ -4,21 +4,20 @@ from collections.abc import Callable, Sequence
 
 from nightshift.common import storage
 from nightshift.common.formats import part_names
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.batches import retries
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.control import audit_log
-from nightshift.common.ledger.gateway import batch_retry, batch_steps
-from nightshift.common.ledger.gateway.batch_retry import Reopened
-from nightshift.common.ledger.gateway.batches import BatchStatus
-from nightshift.common.ledger.growth import generations
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs import generations, jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.states import JobState, RowErrorKind
 from nightshift.producer.advice.advice import Need, goes_on, nobody_works
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.archive.come_back import bring_back
-from nightshift.producer.arrange import again
+from nightshift.producer.serve.ledger import api_batch_retry, api_batch_steps
+from nightshift.producer.serve.ledger.api_batch_retry import Reopened
+from nightshift.producer.serve.ledger.api_batches import BatchStatus
+from nightshift.producer.submit.arrange import again
 
 ROWS_A_PIECE = 10_000
 """Failed rows that one transaction puts back, about: it holds the job's row, and a pause waits. A
@@ -54,9 +53,9 @@ def retry(
             with ledger.transaction() as connection:
                 if whole is None:
                     allowed(connection)
-                    batch = batch_retry.reopen(connection, job.id, HOLD_SECONDS)
+                    batch = api_batch_retry.reopen(connection, job.id, HOLD_SECONDS)
                 elif batch is not None:
-                    batch_steps.keep(connection, batch.id, batch_retry.WHO, HOLD_SECONDS)
+                    api_batch_steps.keep(connection, batch.id, api_batch_retry.WHO, HOLD_SECONDS)
                 piece, stale = _piece(
                     connection, job, failed=failed, dead=dead, kind=kind, after=after
                 )
@@ -72,7 +71,7 @@ def retry(
         after = piece.last
     if batch is not None:
         with ledger.transaction() as connection:
-            batch_retry.let_go(connection, batch.id)
+            api_batch_retry.let_go(connection, batch.id)
     return whole
 
 

@@ -111,7 +111,7 @@ def servers_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def postgres_url(servers_home: Path) -> Iterator[str]:
     """A Postgres of this run, reached as superuser; it starts when the first test wants it."""
-    from nightshift.common.processes.postgres import EmbeddedPostgres
+    from nightshift.producer.embedded.postgres import EmbeddedPostgres
 
     homes.furnish(servers_home)
     server = EmbeddedPostgres()
@@ -123,7 +123,7 @@ def postgres_url(servers_home: Path) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def redis_url(servers_home: Path) -> Iterator[str]:
     """A Redis of this run; it starts when the first test wants it."""
-    from nightshift.common.processes.redis_server import EmbeddedRedis
+    from nightshift.producer.embedded.redis_server import EmbeddedRedis
 
     server = EmbeddedRedis()
     try:

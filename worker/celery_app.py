@@ -30,10 +30,12 @@ from nightshift.common.errors import (
     Retryable,
     RevisionChanged,
 )
-from nightshift.common.ledger import Ledger, jobs, workers
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.ledger.engines import loads
-from nightshift.common.ledger.fleet import Machine
+from nightshift.common.ledger.fleet import workers
+from nightshift.common.ledger.fleet.slots import Machine
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.spec import JobSpec

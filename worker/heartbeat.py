@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 from nightshift.common.errors import Retryable
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.ledger import Ledger, spending, workers
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import leasing
+from nightshift.common.ledger.fleet import workers
+from nightshift.common.ledger.jobs import spending
 from nightshift.common.settings import Settings
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.outages import suppressed

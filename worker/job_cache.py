@@ -11,7 +11,8 @@ import pyarrow as pa
 from nightshift.common import provenance, storage
 from nightshift.common.formats import output_schema
 from nightshift.common.formats.owner_marker import Owner
-from nightshift.common.ledger import jobs, schema
+from nightshift.common.ledger import schema
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.spec import JobSpec
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.outages import PatientLedger

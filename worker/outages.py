@@ -16,9 +16,10 @@ from nightshift.common.errors import (
     OutputRefused,
     StorageUnavailable,
 )
-from nightshift.common.ledger import Ledger, outages
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.workers import Child
+from nightshift.common.ledger.fleet import outages
+from nightshift.common.ledger.fleet.workers import Child
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.telemetry.waits import Waits
 

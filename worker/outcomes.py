@@ -21,11 +21,10 @@ from nightshift.common.errors import (
     StageHung,
     StorageUnavailable,
 )
-from nightshift.common.ledger import jobs, spending
 from nightshift.common.ledger.batches import failures, leasing
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.control import job_changes
+from nightshift.common.ledger.jobs import job_changes, jobs, spending
 from nightshift.common.text import kept_message
 from nightshift.worker.job_cache import JobCache, KnownJob
 from nightshift.worker.outages import PatientLedger, suppressed, tell_wait

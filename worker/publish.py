@@ -15,10 +15,11 @@ from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import part_rows
 from nightshift.common.formats.part_names import final, part_name, staged
 from nightshift.common.group_commit import GroupCommit
-from nightshift.common.ledger import jobs, outages, spending
 from nightshift.common.ledger.batches import commits, splits
 from nightshift.common.ledger.batches.records import Lease, Part
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.fleet import outages
+from nightshift.common.ledger.jobs import jobs, spending
 from nightshift.common.spec import JobSpec
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.outages import PatientLedger, suppressed, tell_wait

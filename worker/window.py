@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from nightshift.common.ledger.batches.records import Lease
-from nightshift.common.ledger.spending import Spent
+from nightshift.common.ledger.jobs.spending import Spent
 from nightshift.worker.engines.protocol import Work
 from nightshift.worker.telemetry.job_spending import JobSpending
 

@@ -27,8 +27,8 @@ from benchmarks.engine.fleet import run_job
 from benchmarks.report import Line, Median, keep, show, spread
 from nightshift.common.settings import child_environment, load_settings
 from nightshift.common.spec import parse_spec
-from nightshift.producer.arrange.arrange import arranged_plan
-from nightshift.producer.planning import planner
+from nightshift.producer.submit.arrange.arrange import arranged_plan
+from nightshift.producer.submit.planning import planner
 
 MAX_TOKENS = 8
 

@@ -18,8 +18,8 @@ import typer
 
 from benchmarks.report import Line, keep
 from nightshift.common.spec import parse_spec
-from nightshift.producer.arrange.arrange import arranged_plan
-from nightshift.producer.planning import planner
+from nightshift.producer.submit.arrange.arrange import arranged_plan
+from nightshift.producer.submit.planning import planner
 
 FILES = 64
 GIGABYTES = 2.0

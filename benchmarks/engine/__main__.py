@@ -18,9 +18,9 @@ from benchmarks.engine.fleet import PROFILE, Fleet
 from benchmarks.engine.table import Round, lines
 from benchmarks.report import keep, show
 from nightshift.common.ledger import Ledger, schema
-from nightshift.common.processes.home import home_lock
-from nightshift.common.processes.postgres import EmbeddedPostgres
-from nightshift.common.processes.redis_server import EmbeddedRedis
+from nightshift.producer.embedded.home import home_lock
+from nightshift.producer.embedded.postgres import EmbeddedPostgres
+from nightshift.producer.embedded.redis_server import EmbeddedRedis
 
 CONTENDERS = "abcd"
 WARM_ROWS = 256

@@ -17,9 +17,10 @@ from benchmarks.ledger import million, plans
 from benchmarks.ledger.latency import Actors, Operation, line, measure
 from benchmarks.ledger.million import OWNERS, Stored
 from benchmarks.report import Line, keep, show
-from nightshift.common.ledger import Ledger, job_end, schema
-from nightshift.common.processes.home import home_lock
-from nightshift.common.processes.postgres import EmbeddedPostgres
+from nightshift.common.ledger import Ledger, schema
+from nightshift.common.ledger.jobs import job_end
+from nightshift.producer.embedded.home import home_lock
+from nightshift.producer.embedded.postgres import EmbeddedPostgres
 from nightshift.producer.reaper.finish import finish
 
 WANTED_SECONDS = 30.0

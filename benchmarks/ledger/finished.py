@@ -23,11 +23,12 @@ from benchmarks.ledger import million, plans
 from benchmarks.ledger.__main__ import postgres
 from benchmarks.ledger.latency import Actors, Operation, line, measure
 from benchmarks.report import Line, keep, show
-from nightshift.common.ledger import Ledger, archives, jobs
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import archives, jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
+from nightshift.producer.archive import retention
 from nightshift.producer.archive.come_back import bring_back
-from nightshift.producer.reaper import retention
 
 T = TypeVar("T")
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from benchmarks.ledger.million import LEASED, QUEUED, RENEWER
 from benchmarks.report import Line
-from nightshift.common.ledger import Ledger, dispatch, job_end, jobs
-from nightshift.common.ledger.batches import claims, commits, leasing
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.batches import claims, commits, dispatch, leasing
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.jobs import job_end, jobs
 from nightshift.producer.reaper import admission
 
 LEASE_SECONDS = 3600.0

@@ -23,7 +23,7 @@ from benchmarks.scale import bursts
 from benchmarks.scale.bouncer import POOL_SIZE, bouncer
 from benchmarks.scale.children import SLOTS, Order, simulate
 from benchmarks.scale.server_times import ServerTimes
-from nightshift.common.ledger import jobs
+from nightshift.common.ledger.jobs import jobs
 
 PROCESSES = 2
 CONNECTIONS = 12

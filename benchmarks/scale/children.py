@@ -17,11 +17,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from nightshift.common.errors import NightshiftError
-from nightshift.common.ledger import Ledger, fleet, workers
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import claims, commits, leasing
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
-from nightshift.common.ledger.fleet import Machine, SlotReport
-from nightshift.common.ledger.workers import Child
+from nightshift.common.ledger.fleet import slots as fleet
+from nightshift.common.ledger.fleet import workers
+from nightshift.common.ledger.fleet.slots import Machine, SlotReport
+from nightshift.common.ledger.fleet.workers import Child
 from nightshift.common.settings import Settings
 from nightshift.worker.supervisor import planning
 from nightshift.worker.supervisor.supervisor import CHOOSE_SECONDS, REPORTS_A_LEASE

@@ -23,8 +23,8 @@ from benchmarks import report
 from benchmarks.fleet import Fleet, fleet
 from benchmarks.report import Line, Median
 from benchmarks.serve.clients import Asked, Server, blocks, many, send, take
-from nightshift.producer.batch_api import layout
-from nightshift.producer.control import tenants
+from nightshift.producer.serve import store_layout
+from nightshift.producer.serve.tenants import tenants
 
 SECTION = "HTTP API"
 
@@ -198,7 +198,7 @@ def _files(here: Fleet, server: Server, size: int, found: Measured) -> None:
     if not is_bare:
         server.call("DELETE", f"/v1/files/{file_id}")
         # No reaper runs that would sweep the bytes away, and many rounds of a large file fill the disk.
-        Path(layout.file(here.settings, TENANT, file_id)).unlink()
+        Path(store_layout.file(here.settings, TENANT, file_id)).unlink()
 
 
 def _asked(here: Fleet, server: Server, batch_id: str, seconds: float, found: Measured) -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import text
 
 from nightshift.common.errors import SchemaMismatch
+from nightshift.common.ledger import audit_log
 from nightshift.common.ledger.connection import Connection, Ledger, lift_time_limit
-from nightshift.common.ledger.control import audit_log
 
 if TYPE_CHECKING:
     from alembic.config import Config

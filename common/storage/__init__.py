@@ -36,10 +36,10 @@ from nightshift.common.storage.addresses import (
     resolve,
 )
 from nightshift.common.storage.driver_errors import guard, reason
+from nightshift.common.storage.links import OWN_FOLDERS
 from nightshift.common.storage.listing import Listing, expand, folders, list_names, listing
 from nightshift.common.storage.local import gathered_syncs
 from nightshift.common.storage.objects import driver_of
-from nightshift.common.storage.places import OWN_FOLDERS
 from nightshift.common.storage.streams import Content, FileInfo, Written, checked_reader
 from nightshift.common.storage.walls import OF_JOB, carried, keep_within, unheld, within
 

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from nightshift.common.errors import BadInput, StorageUnavailable
-from nightshift.common.storage import local, objects, places, walls
+from nightshift.common.storage import (
+    links as places,
+)
+from nightshift.common.storage import (
+    local,
+    objects,
+    walls,
+)
 from nightshift.common.storage.addresses import (
     WILDCARD,
     check_name,

@@ -17,10 +17,11 @@ from typing import Literal
 
 from nightshift.common.errors import BadInput, UnfinishedGone
 from nightshift.common.group_commit import GroupCommit
-from nightshift.common.storage import places, unfinished, walls
+from nightshift.common.storage import links as places
+from nightshift.common.storage import unfinished, walls
 from nightshift.common.storage.addresses import is_local
 from nightshift.common.storage.driver_errors import guard, reason, writing
-from nightshift.common.storage.places import Place, placed
+from nightshift.common.storage.links import Place, placed
 from nightshift.common.storage.streams import Content, FileInfo, Written, fill
 
 NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from nightshift.common.errors import BadInput
-from nightshift.common.storage.places import Place
+from nightshift.common.storage.links import Place
 
 NAME = re.compile(r"\.(.+)\.[0-9a-f]{12}")
 """As `Place.beside` makes them; the file will be called as the group says."""

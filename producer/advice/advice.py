@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from nightshift.common.ledger import judged
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs import judged
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.producer.advice.here import Here, Works
 
 SPEC = "SPEC stands for the spec of the job, or its input and flags"

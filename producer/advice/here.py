@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from nightshift.common.processes.home import holder, say_holder
 from nightshift.common.settings import Settings
+from nightshift.producer.embedded.home import holder, say_holder
 
 
 class Works(StrEnum):

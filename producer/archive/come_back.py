@@ -5,9 +5,10 @@ from collections import Counter
 import pyarrow.compute as pc
 
 from nightshift.common.errors import NightshiftError, Permanent
-from nightshift.common.ledger import Ledger, Row, archives
-from nightshift.common.ledger.archives import Archive, ArchiveFile
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger, Row
+from nightshift.common.ledger.jobs import archives
+from nightshift.common.ledger.jobs.archives import Archive, ArchiveFile
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import failed_rows
 from nightshift.common.states import ArchiveState
 from nightshift.producer.archive import table_files

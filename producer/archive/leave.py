@@ -12,9 +12,10 @@ from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import part_names
-from nightshift.common.ledger import Ledger, archives
-from nightshift.common.ledger.archives import Archive, ArchiveFile
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import archives
+from nightshift.common.ledger.jobs.archives import Archive, ArchiveFile
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.states import ArchiveState
 from nightshift.producer.archive import table_files
 from nightshift.producer.archive.table_files import Rest

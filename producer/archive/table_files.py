@@ -13,9 +13,10 @@ from nightshift.common import storage
 from nightshift.common.errors import ArchiveTaken, BadInput
 from nightshift.common.formats import part_names
 from nightshift.common.formats.parquet import writer
-from nightshift.common.ledger import Connection, Ledger, archives
-from nightshift.common.ledger.archives import Archive, ArchiveFile
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Connection, Ledger
+from nightshift.common.ledger.jobs import archives
+from nightshift.common.ledger.jobs.archives import Archive, ArchiveFile
+from nightshift.common.ledger.jobs.jobs import Job
 
 T = TypeVar("T")
 

@@ -11,8 +11,16 @@ from typer.core import TyperGroup
 
 from nightshift.common.errors import NightshiftError, Permanent, Retryable
 from nightshift.common.text import one_line
-from nightshift.producer.cli import control, fleet, inspect, look, results, run, serve
-from nightshift.producer.cli.tune import tune
+from nightshift.producer.cli import (
+    control,
+    fleet,
+    inspect,
+    look,
+    results,
+    run,
+)
+from nightshift.producer.serve import commands as serve
+from nightshift.producer.tune.commands import tune
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Run": (

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from nightshift.common.ledger import Ledger
-    from nightshift.common.ledger.jobs import Job
+    from nightshift.common.ledger.jobs.jobs import Job
     from nightshift.common.settings import Settings
     from nightshift.common.states import RowErrorKind
     from nightshift.producer.advice.here import Here
@@ -77,7 +77,7 @@ def console(*, stderr: bool = False) -> "Console":
 
 def find_job(ledger: "Ledger", reference: str) -> "Job":
     """The job with this number or name; BadInput when there is none."""
-    from nightshift.common.ledger import jobs
+    from nightshift.common.ledger.jobs import jobs
 
     with ledger.transaction() as connection:
         return jobs.find(connection, reference)

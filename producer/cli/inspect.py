@@ -115,7 +115,7 @@ def logs(
 
 def doctor(*, as_json: context.AsJson = False) -> None:
     """Check database, broker, storage, clock, GPUs and versions; exits 1 where something is wrong."""
-    from nightshift.producer import doctor as checks
+    from nightshift.producer.doctor import checks
 
     found = []
     for check in checks.examine(context.command_settings()):

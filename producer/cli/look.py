@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from nightshift.common.ledger import Ledger
-    from nightshift.common.ledger.jobs import Job
+    from nightshift.common.ledger.jobs.jobs import Job
     from nightshift.producer.advice.here import Here
 
 
@@ -72,9 +72,9 @@ def status(
     as_json: context.AsJson = False,
 ) -> None:
     """Say where a job stands, or all of them."""
-    from nightshift.common.ledger import jobs as ledger_jobs
-    from nightshift.common.ledger import outages, workers
     from nightshift.common.ledger.engines import loads
+    from nightshift.common.ledger.fleet import outages, workers
+    from nightshift.common.ledger.jobs import jobs as ledger_jobs
     from nightshift.common.ledger.queries import job_pace
     from nightshift.producer.views import rates, tables, watching
     from nightshift.producer.views.deadlines import with_deadlines
@@ -109,7 +109,7 @@ def jobs(*, as_json: context.AsJson = False) -> None:
     """List the jobs, newest first."""
     from rich.console import Group
 
-    from nightshift.common.ledger import outages
+    from nightshift.common.ledger.fleet import outages
     from nightshift.common.ledger.queries import job_pace
     from nightshift.producer.views import rates, tables
     from nightshift.producer.views.deadlines import with_deadlines

@@ -94,8 +94,8 @@ def run(
         to = context.allowed_file(settings, to or f"{spec.name}.results.jsonl")
     elif to is not None:
         raise BadInput("--to is for OpenAI batch files: `nightshift collect` writes other outputs")
-    from nightshift.producer.cli import serve
     from nightshift.producer.local.run import run as run_job
+    from nightshift.producer.serve import commands
 
     messages = context.console()
     code = run_job(
@@ -107,7 +107,7 @@ def run(
         pilot_rows=pilot,
         agreed=yes,
         results=to,
-        beside=partial(serve.pages, settings, messages) if ui else nullcontext,
+        beside=partial(commands.pages, settings, messages) if ui else nullcontext,
         profile=profile,
     )
     raise typer.Exit(code)
@@ -263,7 +263,7 @@ def _append(
     last: bool,
     as_json: bool,
 ) -> None:
-    from nightshift.producer.growth import look
+    from nightshift.producer.watch import look
 
     with context.opened(settings) as (ledger, here):
         job = context.find_job(ledger, reference)

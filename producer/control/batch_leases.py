@@ -1,9 +1,9 @@
 """Release: a leased batch is taken from its owner and given to whoever claims next."""
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.batches import leasing
-from nightshift.common.ledger.control import audit_log
+from nightshift.common.ledger.jobs import jobs
 from nightshift.producer.control.answer import Answer, detail
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, StorageUnavailable
 from nightshift.common.formats import input_copies, owner_marker, part_names
-from nightshift.common.ledger import Ledger, jobs
-from nightshift.common.ledger.control import audit_log, deletions
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger, audit_log
+from nightshift.common.ledger.jobs import deletions, jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import live_parts
 from nightshift.common.settings import Settings
 from nightshift.common.text import first_few

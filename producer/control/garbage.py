@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, NightshiftError
 from nightshift.common.formats import input_copies, owner_marker, part_names
-from nightshift.common.ledger import Ledger, archives, job_end, jobs
-from nightshift.common.ledger.control import audit_log, deletions
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger, audit_log
+from nightshift.common.ledger.jobs import archives, deletions, job_end, jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.text import first_few
 from nightshift.producer.control import deletion

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.control import deletions
-from nightshift.common.processes.home import home_lock
+from nightshift.common.ledger.jobs import deletions
 from nightshift.common.text import first_few
 from nightshift.producer.control.answer import Answer
+from nightshift.producer.embedded.home import home_lock
 
 OURS = (
     "postgres",

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Connection, Ledger, jobs, spending
-from nightshift.common.ledger.control import audit_log
+from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.engines import loads
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs import jobs, spending
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.producer.advice.advice import Need, advise, goes_on, nobody_works, subject
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.control.answer import Answer, detail

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Connection, Ledger, deadlines, jobs, spending
-from nightshift.common.ledger.control import audit_log, job_changes
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Connection, Ledger, audit_log
+from nightshift.common.ledger.jobs import deadlines, job_changes, jobs, spending
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.spec import finish_by
 from nightshift.common.spec.changes import NONE
 from nightshift.common.states import JobState

@@ -2,16 +2,15 @@
 
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import owner_marker
-from nightshift.common.ledger import Ledger
+from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.batches import lost_parts
-from nightshift.common.ledger.control import audit_log
-from nightshift.common.ledger.growth import generations
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs import generations
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.producer import retry
 from nightshift.producer.advice.here import FLEET, Here
-from nightshift.producer.arrange import again
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.results import part_files
+from nightshift.producer.submit.arrange import again
 
 BATCHES_A_PIECE = 2_000
 """Batches that one transaction opens again, which holds the row of the job."""

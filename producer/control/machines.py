@@ -1,9 +1,9 @@
 """Cordon, drain, uncordon: workers and hosts that take no new work."""
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Connection, Ledger
-from nightshift.common.ledger.control import audit_log, cordons
-from nightshift.common.ledger.control.cordons import Target
+from nightshift.common.ledger import Connection, Ledger, audit_log
+from nightshift.common.ledger.fleet import cordons
+from nightshift.common.ledger.fleet.cordons import Target
 from nightshift.common.text import first_few
 from nightshift.producer.control.answer import Answer, detail
 

@@ -6,24 +6,25 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from nightshift.common.errors import BadInput, SourceChanged
-from nightshift.common.ledger import Ledger, spending
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.engines import loads
-from nightshift.common.ledger.spending import SimilarJob
+from nightshift.common.ledger.jobs import spending
+from nightshift.common.ledger.jobs.spending import SimilarJob
 from nightshift.common.settings import Settings
 from nightshift.common.spec import STORED, GenerateTask, JobSpec, OpenaiEngineSpec
 from nightshift.common.spec.tasks.sampling import THINKING_TOKENS
 from nightshift.common.text import money
-from nightshift.producer.arrange import arrange
-from nightshift.producer.arrange.cost import PassCost, pass_cost
-from nightshift.producer.arrange.worth import Worth
 from nightshift.producer.estimate import forecast
 from nightshift.producer.estimate.forecast import Range
 from nightshift.producer.estimate.prompt_lengths import PromptLengths, measure_prompts
 from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.external_sort.spill import copies_folder
-from nightshift.producer.planning.planner import Plan
-from nightshift.producer.submit.auto_args import filled_in
+from nightshift.producer.submit.arrange import arrange
+from nightshift.producer.submit.arrange.cost import PassCost, pass_cost
+from nightshift.producer.submit.arrange.savings import Worth
+from nightshift.producer.submit.planning.planner import Plan
 from nightshift.producer.submit.submit import survey, within_roots
+from nightshift.producer.tune.auto_args import filled_in
 
 SAMPLE_ROWS = 1_000
 """Size of the sample; the mean of so many prompts is known to a few percent."""

@@ -15,9 +15,10 @@ from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import part_rows
 from nightshift.common.formats.values import to_rows
-from nightshift.common.ledger import Ledger, jobs
-from nightshift.common.ledger.job_roots import UNBOUND, Admitted
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs.job_roots import UNBOUND, Admitted
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import failed_rows
 from nightshift.common.row_errors import Failure
 from nightshift.common.settings import Settings
@@ -27,12 +28,12 @@ from nightshift.common.states import JobState
 from nightshift.producer.estimate import estimate_report
 from nightshift.producer.estimate.estimate import Estimate, estimate
 from nightshift.producer.estimate.row_sample import sample_rows
-from nightshift.producer.planning import reading
 from nightshift.producer.results.sample import sample
-from nightshift.producer.submit import auto_args
 from nightshift.producer.submit.checks import refuse_read_as_input
+from nightshift.producer.submit.planning import reading
 from nightshift.producer.submit.submit import Within, submit, survey, within_roots
 from nightshift.producer.submit.submitted import Submitted
+from nightshift.producer.tune import auto_args
 from nightshift.producer.views import progress, row_tables
 
 SEED = 0

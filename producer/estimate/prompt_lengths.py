@@ -28,7 +28,7 @@ from nightshift.common.templates.chats import chat
 from nightshift.common.templates.sandbox import compiled, rendered_all
 from nightshift.common.text import CHARACTERS_A_TOKEN
 from nightshift.producer.estimate import forecast
-from nightshift.producer.planning import reading
+from nightshift.producer.submit.planning import reading
 
 MOST_SECONDS = 20.0
 """Longest CPU time for the prompts of a sample; usual ones take less than a millisecond each."""

@@ -14,8 +14,8 @@ from nightshift.common.formats.input_rows import Rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import table_of
 from nightshift.common.spec import JobSpec
-from nightshift.producer.planning import reading
-from nightshift.producer.planning.planner import Plan
+from nightshift.producer.submit.planning import reading
+from nightshift.producer.submit.planning.planner import Plan
 
 READING_THREADS = 8
 """Batches that are read at once: reading from object stores is mostly waiting."""

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 
-from nightshift.common.ledger import Connection, Row, jobs, outages
-from nightshift.common.ledger.control import audit_log
+from nightshift.common.ledger import Connection, Row, audit_log
 from nightshift.common.ledger.engines import loads
-from nightshift.common.ledger.gateway import tenant_jobs
-from nightshift.common.ledger.growth import watches
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.fleet import outages
+from nightshift.common.ledger.jobs import jobs, watches
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts, job_pace
 from nightshift.common.states import JobState
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.explain.reasons import Reason
-from nightshift.producer.explain.situation import Facts, SetAside, SlotFact
+from nightshift.producer.explain.snapshot import Facts, SetAside, SlotFact
+from nightshift.producer.serve.ledger import tenant_jobs
 
 
 def facts(

@@ -8,7 +8,7 @@ from nightshift.common.states import JobState
 from nightshift.common.text import first_few
 from nightshift.producer.advice.advice import Need, Subject, advise
 from nightshift.producer.advice.here import Works
-from nightshift.producer.explain.situation import Facts, SlotFact
+from nightshift.producer.explain.snapshot import Facts, SlotFact
 
 OTHERS_JOB = "a job of another tenant"
 """A job that the reader may not see."""

@@ -13,8 +13,9 @@ from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import part_names, part_rows
 from nightshift.common.formats.values import to_list
-from nightshift.common.ledger import Ledger, jobs
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.spec.parse import read_yaml

@@ -13,7 +13,7 @@ from nightshift.common.errors import BadInput, Permanent, SourceChanged
 from nightshift.common.formats import part_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.ledger import Ledger, Row
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.spec import RESERVED_COLUMNS
 from nightshift.producer.results import part_files
 from nightshift.producer.results.sample import distinct_names

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.producer.judge.judged_rows import JudgedSample
 from nightshift.producer.judge.scores import ScoreStatistics
 from nightshift.producer.views.cells import fact_grid

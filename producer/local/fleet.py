@@ -16,13 +16,14 @@ from rich.console import Console
 
 from nightshift.common import permits
 from nightshift.common.errors import BadInput, Permanent, Retryable
-from nightshift.common.ledger import Ledger, workers
-from nightshift.common.processes.home import write_whole
-from nightshift.common.processes.postgres import EmbeddedPostgres
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.fleet import workers
 from nightshift.common.processes.process_group import ProcessGroup
-from nightshift.common.processes.redis_server import EmbeddedRedis
 from nightshift.common.settings import Settings, child_environment, python_path
 from nightshift.common.spec import FunctionEngineSpec, JobSpec
+from nightshift.producer.embedded.home import write_whole
+from nightshift.producer.embedded.postgres import EmbeddedPostgres
+from nightshift.producer.embedded.redis_server import EmbeddedRedis
 from nightshift.producer.local.restarts import Restarts
 
 log = structlog.get_logger(__name__)

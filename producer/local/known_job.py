@@ -9,8 +9,9 @@ from enum import Enum, auto
 
 from rich.console import Console
 
-from nightshift.common.ledger import Ledger, Row, jobs, spending
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger, Row
+from nightshift.common.ledger.jobs import jobs, spending
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
 from nightshift.producer import retry

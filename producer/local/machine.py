@@ -9,23 +9,24 @@ import structlog
 from rich.console import Console
 
 from nightshift.common import permits
-from nightshift.common.ledger import Ledger, schema, workers
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger, schema
+from nightshift.common.ledger.fleet import workers
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.processes import hardware
-from nightshift.common.processes.home import home_lock, write_whole
-from nightshift.common.processes.postgres import EmbeddedPostgres
-from nightshift.common.processes.redis_server import EmbeddedRedis
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
 from nightshift.common.telemetry.steps import Step, StepFile
 from nightshift.producer.advice.here import Here, Works
+from nightshift.producer.embedded.home import home_lock, write_whole
+from nightshift.producer.embedded.postgres import EmbeddedPostgres
+from nightshift.producer.embedded.redis_server import EmbeddedRedis
 from nightshift.producer.estimate import pilot
 from nightshift.producer.estimate.pilot import FinishedPilot, Unreadable
 from nightshift.producer.local.fleet import MOST_ENDS, LocalFleet, Servers, for_spec, running
 from nightshift.producer.local.known_job import open_job
-from nightshift.producer.submit.auto_args import filled_in
 from nightshift.producer.submit.submit import submit
+from nightshift.producer.tune.auto_args import filled_in
 from nightshift.producer.views import progress, watching
 
 log = structlog.get_logger(__name__)

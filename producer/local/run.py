@@ -14,7 +14,7 @@ from rich.console import Console
 from nightshift.common import permits
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.engines import tunings
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.processes import hardware
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec

@@ -16,9 +16,10 @@ from nightshift.common.allocation.deadlines import Work, with_deadlines
 from nightshift.common.allocation.demand import JobDemand
 from nightshift.common.broker import Announcer
 from nightshift.common.errors import BadInput, Retryable
-from nightshift.common.ledger import deadlines, dispatch
+from nightshift.common.ledger.batches import dispatch
+from nightshift.common.ledger.batches.dispatch import Capacity, OpenJob
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.dispatch import Capacity, OpenJob
+from nightshift.common.ledger.jobs import deadlines
 from nightshift.common.settings import Settings
 
 log = structlog.get_logger(__name__)

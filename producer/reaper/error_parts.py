@@ -12,7 +12,7 @@ from nightshift.common.formats import part_names, part_rows
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.batches import failures
 from nightshift.common.ledger.batches.records import Part
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.row_errors import Failure
 from nightshift.common.states import RowErrorKind
 from nightshift.producer.reaper import output_directory

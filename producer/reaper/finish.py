@@ -14,9 +14,10 @@ from nightshift.common import storage
 from nightshift.common.errors import Retryable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import part_names
-from nightshift.common.ledger import Ledger, dispatch, job_end, jobs
-from nightshift.common.ledger.batches import retries
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.batches import dispatch, retries
+from nightshift.common.ledger.jobs import job_end, jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.states import JobState
 from nightshift.producer.reaper import error_parts, generation_files, manifest, output_directory
 from nightshift.producer.results import id_counts

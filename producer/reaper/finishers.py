@@ -8,7 +8,9 @@ from contextlib import suppress
 from functools import partial
 
 from nightshift.common.errors import Retryable, StorageUnavailable
-from nightshift.common.ledger import Ledger, job_end, outages
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.fleet import outages
+from nightshift.common.ledger.jobs import job_end
 from nightshift.common.settings import Settings
 from nightshift.common.text import kept_message
 from nightshift.producer.reaper import finish

@@ -6,10 +6,10 @@ import structlog
 
 from nightshift.common import storage
 from nightshift.common.formats import part_names
-from nightshift.common.ledger import Ledger, jobs
-from nightshift.common.ledger.growth import generations
-from nightshift.common.ledger.growth.generations import Generation
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import generations, jobs
+from nightshift.common.ledger.jobs.generations import Generation
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import live_parts
 from nightshift.producer.reaper import error_parts, manifest, output_directory
 from nightshift.producer.results import part_files

@@ -16,20 +16,21 @@ import structlog
 
 from nightshift.common.errors import NightshiftError, Retryable
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.ledger import Ledger, dispatch, schema, spending, workers
-from nightshift.common.ledger.batches import leasing
-from nightshift.common.ledger.control import job_changes
-from nightshift.common.ledger.gateway import tenant_costs
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger, schema
+from nightshift.common.ledger.batches import dispatch, leasing
+from nightshift.common.ledger.fleet import workers
+from nightshift.common.ledger.jobs import job_changes, spending, tenant_costs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry.run_state import StateFile
-from nightshift.producer.reaper import admission, metrics, retention
+from nightshift.producer.archive import retention
+from nightshift.producer.reaper import admission, metrics
 from nightshift.producer.reaper.admission import Queue
-from nightshift.producer.reaper.batch_duties import BatchDuties
 from nightshift.producer.reaper.finishers import MOST_FINISHING, Finishers
 from nightshift.producer.reaper.metrics import Rounds
-from nightshift.producer.reaper.watcher import watch
+from nightshift.producer.serve.api_batches.duties import BatchDuties
+from nightshift.producer.watch.watcher import watch
 
 log = structlog.get_logger(__name__)
 

@@ -8,10 +8,10 @@ from nightshift.common import provenance, storage
 from nightshift.common.descriptor import SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import part_names
-from nightshift.common.ledger import Ledger, Row, jobs
-from nightshift.common.ledger.growth import generations
-from nightshift.common.ledger.growth.generations import Generation
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger, Row
+from nightshift.common.ledger.jobs import generations, jobs
+from nightshift.common.ledger.jobs.generations import Generation
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import live_parts
 from nightshift.common.spec import GenerateTask, JobSpec
 from nightshift.common.states import JobState

@@ -14,14 +14,14 @@ from nightshift.common import storage
 from nightshift.common.errors import DeleteRefused, Permanent
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import input_copies, part_names, part_rows
-from nightshift.common.ledger import Ledger, job_end, job_submit, jobs
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import commits
-from nightshift.common.ledger.growth import generations
-from nightshift.common.ledger.growth.generations import Generation
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs import generations, job_end, job_submit, jobs
+from nightshift.common.ledger.jobs.generations import Generation
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.text import first_few
-from nightshift.producer.planning import convert
 from nightshift.producer.results import part_files
+from nightshift.producer.submit.planning import convert
 
 log = structlog.get_logger(__name__)
 

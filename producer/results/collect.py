@@ -10,8 +10,9 @@ from nightshift.common.errors import BadInput, Permanent
 from nightshift.common.formats import part_rows
 from nightshift.common.formats.jsonl import openai_batch
 from nightshift.common.formats.jsonl import writer as jsonl_writer
-from nightshift.common.ledger import Ledger, Row, jobs
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger, Row
+from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts
 from nightshift.common.spec import REQUEST_ID, RequestsTask
 from nightshift.producer.external_sort.boxes import in_order

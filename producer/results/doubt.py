@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.spec import VOTE_SHARE
 from nightshift.producer.results import part_files
 from nightshift.producer.results.sample import Sample, chosen

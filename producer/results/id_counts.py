@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nightshift.common import storage
-from nightshift.common.ledger import Ledger, jobs
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.spec import RequestsTask
 from nightshift.common.states import JobState
 from nightshift.producer.external_sort.repeats import RepeatCount

@@ -13,7 +13,7 @@ from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats.parquet import column_types
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.producer.results import part_files
 
 

@@ -10,8 +10,9 @@ from pyarrow import csv
 
 from nightshift.common import provenance, storage
 from nightshift.common.formats import part_rows
-from nightshift.common.ledger import Ledger, jobs
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import live_parts
 from nightshift.producer.results import part_files, target_file
 

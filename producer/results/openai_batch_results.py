@@ -18,8 +18,9 @@ from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats.jsonl.openai_batch import given_id
 from nightshift.common.formats.values import to_rows
-from nightshift.common.ledger import Ledger, jobs
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.spec import REQUEST_ID, JobSpec, RequestsTask
 from nightshift.common.states import JobState, RowErrorKind
 from nightshift.producer.results import part_files, target_file

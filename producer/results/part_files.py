@@ -20,8 +20,8 @@ from nightshift.common.formats.values import to_list
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.batches import records
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.growth.generations import Generation
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs.generations import Generation
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import live_parts
 from nightshift.common.states import JobState
 from nightshift.common.text import kept_message, one_line

@@ -12,8 +12,9 @@ from pathlib import Path
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import part_names
-from nightshift.common.ledger import Ledger, jobs
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts
 from nightshift.common.states import JobState
 from nightshift.common.text import first_few

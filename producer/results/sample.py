@@ -16,7 +16,7 @@ from nightshift.common.errors import BadInput, NightshiftError
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_rows
 from nightshift.common.ledger import Ledger, Row
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import failed_rows, job_facts, live_parts
 from nightshift.common.spec import ANSWERED_BY
 from nightshift.producer.archive.come_back import bring_back

@@ -11,8 +11,9 @@ from jinja2 import Environment, StrictUndefined
 
 from nightshift.common import storage
 from nightshift.common.formats.jsonl.writer import encode_row
-from nightshift.common.ledger import Ledger, jobs
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.provenance import model_of
 from nightshift.producer.results import target_file
 from nightshift.producer.results.sample import Sample

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs.jobs import Job
 
 
 def suffix_of(target: str, known: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput, SourceChanged
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.ledger import Row
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.row_errors import Failure
 from nightshift.common.states import RowErrorKind
 from nightshift.common.text import first_few

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from nightshift.common.ledger.growth.watches import Facts, UnplannedFile
+from nightshift.common.ledger.jobs.watches import Facts, UnplannedFile
 from nightshift.common.storage import FileInfo
 
 

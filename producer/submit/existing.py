@@ -5,20 +5,26 @@ from itertools import count
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import output_schema
-from nightshift.common.ledger import Ledger, Row, archives, deadlines, job_submit, jobs
-from nightshift.common.ledger.control import audit_log
-from nightshift.common.ledger.growth import generations, watches
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger, Row, audit_log
+from nightshift.common.ledger.jobs import (
+    archives,
+    deadlines,
+    generations,
+    job_submit,
+    jobs,
+    watches,
+)
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
 from nightshift.common.storage import Listing
 from nightshift.common.text import first_few
 from nightshift.producer.archive.come_back import bring_back
-from nightshift.producer.arrange.arrange import restore
-from nightshift.producer.planning.convert import Converter
 from nightshift.producer.retry import withdraw
 from nightshift.producer.submit import output_owner
+from nightshift.producer.submit.arrange.arrange import restore
 from nightshift.producer.submit.changes import Changes, changes
+from nightshift.producer.submit.planning.convert import Converter
 from nightshift.producer.submit.submitted import (
     Submitted,
     differing_sections,

@@ -16,7 +16,7 @@ from nightshift.common.formats.jsonl.reader import HEAD_ROWS
 from nightshift.common.spec import JobSpec, RequestsTask
 from nightshift.common.spec.tasks.requests import ENDPOINTS
 from nightshift.common.storage import FileInfo
-from nightshift.producer.planning import convert, reading
+from nightshift.producer.submit.planning import convert, reading
 
 MOST_SUSPECTS = 8
 """Repeated hashes whose ids are compared; a repeated hash of different ids is a rare accident."""

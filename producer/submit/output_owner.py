@@ -14,9 +14,10 @@ from nightshift.common import storage
 from nightshift.common.errors import BadInput, LedgerUnavailable, StorageUnavailable
 from nightshift.common.formats import owner_marker, part_names
 from nightshift.common.formats.owner_marker import Owner
-from nightshift.common.ledger import Ledger, job_submit, jobs, schema
+from nightshift.common.ledger import Ledger, schema
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs import job_submit, jobs
+from nightshift.common.ledger.jobs.jobs import Job
 
 MOST_FOLDERS = 1000
 """Folders in an output directory that are looked into for the marker of another job."""

@@ -11,13 +11,11 @@ from nightshift.common import permits, storage
 from nightshift.common.errors import BadInput, LeaseLost
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import hive, output_schema
-from nightshift.common.formats.schema_merge import with_late_texts
-from nightshift.common.ledger import Connection, Ledger, job_submit, jobs
-from nightshift.common.ledger.control import audit_log
+from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.engines import loads
-from nightshift.common.ledger.growth import generations, watches
-from nightshift.common.ledger.job_roots import UNBOUND, Admitted
-from nightshift.common.ledger.job_submit import NewJob
+from nightshift.common.ledger.jobs import generations, job_submit, jobs, watches
+from nightshift.common.ledger.jobs.job_roots import UNBOUND, Admitted
+from nightshift.common.ledger.jobs.job_submit import NewJob
 from nightshift.common.settings import Settings
 from nightshift.common.spec import (
     GenerateTask,
@@ -28,14 +26,15 @@ from nightshift.common.spec import (
 )
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo, Listing
-from nightshift.producer.arrange.arrange import ArrangedPlan, arranged_plan
-from nightshift.producer.planning import convert, planner, reading
-from nightshift.producer.planning.planner import Plan
 from nightshift.producer.submit import checks, openai_batch_file, output_owner, unique_ids
-from nightshift.producer.submit.auto_args import filled_in, remark
+from nightshift.producer.submit.arrange.arrange import ArrangedPlan, arranged_plan
 from nightshift.producer.submit.existing import existing_job
 from nightshift.producer.submit.paths import resolved
+from nightshift.producer.submit.planning import convert, planner, reading
+from nightshift.producer.submit.planning.planner import Plan
+from nightshift.producer.submit.planning.schema_merge import with_late_texts
 from nightshift.producer.submit.submitted import Submitted
+from nightshift.producer.tune.auto_args import filled_in, remark
 
 Within = Callable[[Connection, int], object]
 """What else belongs into the transaction of a submit; called with the number of the new job."""

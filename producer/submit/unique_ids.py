@@ -14,8 +14,8 @@ from nightshift.common.spec import JobSpec
 from nightshift.common.text import kept_message, one_line
 from nightshift.producer.external_sort.repeats import RepeatCount, Repeats
 from nightshift.producer.external_sort.spill import spill_folder
-from nightshift.producer.planning import reading
-from nightshift.producer.planning.planner import Plan
+from nightshift.producer.submit.planning import reading
+from nightshift.producer.submit.planning.planner import Plan
 
 READ_ROWS = 65_536
 READ_BYTES = 16 * 2**20

@@ -9,15 +9,16 @@ from typing import Any
 from rich.console import Console
 
 from nightshift.common.errors import BadInput, Permanent, Retryable
-from nightshift.common.ledger import Ledger, jobs, spending
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.engines import tunings
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs import jobs, spending
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.control import job_moves
 from nightshift.producer.local.run import PilotPlace
-from nightshift.producer.submit.auto_args import as_text
 from nightshift.producer.submit.paths import resolved
+from nightshift.producer.tune.auto_args import as_text
 from nightshift.producer.tune.refusal import refusal
 
 _AUTO = ("args", "args_auto", "args_from")

@@ -7,9 +7,9 @@ from nightshift.common import storage
 from nightshift.common.errors import NightshiftError
 from nightshift.common.formats import part_names
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.growth import generations
-from nightshift.common.ledger.growth.generations import Generation
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs import generations
+from nightshift.common.ledger.jobs.generations import Generation
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.producer.results import part_files
 from nightshift.producer.verify.check_result import CheckResult
 

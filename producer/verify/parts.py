@@ -16,7 +16,7 @@ from nightshift.common.formats import input_rows, part_names, part_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_list
 from nightshift.common.ledger import Ledger, Row
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import failed_rows, live_parts
 from nightshift.common.text import first_few, kept_message
 from nightshift.producer.external_sort.repeats import RepeatCount, Repeats

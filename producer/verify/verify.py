@@ -7,8 +7,9 @@ from typing import Any
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, NightshiftError
 from nightshift.common.formats.part_names import MANIFEST, final, staged
-from nightshift.common.ledger import Connection, Ledger, jobs
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Connection, Ledger
+from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import audit
 from nightshift.common.states import JobState
 from nightshift.common.text import first_few

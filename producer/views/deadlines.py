@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from nightshift.common.allocation.deadlines import Outlook, Standing, outlook
-from nightshift.common.ledger import Connection, deadlines
+from nightshift.common.ledger import Connection
+from nightshift.common.ledger.jobs import deadlines
 from nightshift.common.states import JobState
 from nightshift.producer.views.rates import Values
 

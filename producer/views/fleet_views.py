@@ -10,9 +10,10 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
 from nightshift.common.errors import Retryable
-from nightshift.common.ledger import Ledger, Row, outages
-from nightshift.common.ledger import workers as ledger_workers
-from nightshift.common.ledger.outages import Outage
+from nightshift.common.ledger import Ledger, Row
+from nightshift.common.ledger.fleet import outages
+from nightshift.common.ledger.fleet import workers as ledger_workers
+from nightshift.common.ledger.fleet.outages import Outage
 from nightshift.common.ledger.queries import figures, job_facts, job_pace
 from nightshift.producer.views import fleet_tables, rates, tables
 from nightshift.producer.views.deadlines import with_deadlines

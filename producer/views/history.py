@@ -5,10 +5,9 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from nightshift.common.ledger import Ledger, Row
-from nightshift.common.ledger.control import audit_log
-from nightshift.common.ledger.control.audit_log import Change
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger, Row, audit_log
+from nightshift.common.ledger.audit_log import Change
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts
 from nightshift.producer.archive import come_back
 from nightshift.producer.views import fleet_tables, rates

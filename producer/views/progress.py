@@ -12,9 +12,11 @@ from rich.live import Live
 from rich.text import Text
 
 from nightshift.common.errors import BadInput, LedgerUnavailable, Retryable
-from nightshift.common.ledger import Connection, Ledger, Row, jobs, outages, workers
-from nightshift.common.ledger.jobs import Job
-from nightshift.common.ledger.outages import Outage
+from nightshift.common.ledger import Connection, Ledger, Row
+from nightshift.common.ledger.fleet import outages, workers
+from nightshift.common.ledger.fleet.outages import Outage
+from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState
 from nightshift.producer.advice.here import FLEET, Here

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nightshift.common.formats import part_names
-from nightshift.common.ledger.outages import Outage
+from nightshift.common.ledger.fleet.outages import Outage
 from nightshift.common.text import marked_rows, money
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.views.cells import (
@@ -23,6 +23,7 @@ from nightshift.producer.views.cells import (
     progress_bar,
     state,
 )
+from nightshift.producer.views.last_sign import age, loading, place
 from nightshift.producer.views.next_steps import next_steps
 from nightshift.producer.views.rates import (
     Values,
@@ -33,7 +34,6 @@ from nightshift.producer.views.rates import (
     saved,
     thoughts,
 )
-from nightshift.producer.views.signs import age, loading, place
 
 WIDE_COLUMNS = 110
 """Width from which a table of jobs has room for bars or output directories."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nightshift.common.ledger import Connection, Row
-from nightshift.common.ledger.growth import generations, watches
-from nightshift.common.ledger.growth.watches import UnplannedFile
+from nightshift.common.ledger.jobs import generations, watches
+from nightshift.common.ledger.jobs.watches import UnplannedFile
 
 MOST_FILES = 3
 """Files of each kind that a page names."""

@@ -12,8 +12,8 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, s
 
 from tests.browser import chromium
 from tests.support.fleet import function_spec, wait_until, write_rows
-from tests.support.gateway import Door
 from tests.support.remote import Remote
+from tests.support.serve import Door
 
 RULES = """
 import time

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Person, ended, key, submit
 from tests.support.fleet import write_rows
-from tests.support.gateway import Door
+from tests.support.serve import Door
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry import listener
-from nightshift.producer.gateway import app
+from nightshift.producer.serve import app
 from tests.deploy import images
 from tests.deploy.commands import refusal
 from tests.deploy.kustomize import ROOT, Object

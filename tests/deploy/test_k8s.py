@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from nightshift.common.settings import Settings
-from nightshift.producer.batch_api import models
+from nightshift.producer.serve import model_table
 from tests.deploy import checks
 from tests.deploy.kustomize import (
     ALL,
@@ -68,7 +68,7 @@ def test_a_table_of_models_can_be_used_and_the_page_has_one(
             if thing["metadata"]["name"].startswith("nightshift-models"):
                 table = tmp_path / "models.yaml"
                 table.write_text(thing["data"]["models.yaml"])
-                found.add(tuple(models.load(table).models))
+                found.add(tuple(model_table.load(table).models))
     assert found == {(), ("small",)}
 
 

@@ -9,8 +9,8 @@ import psycopg
 import pyarrow.dataset as ds
 import pytest
 
-from nightshift.common.processes.home import home_lock
-from nightshift.common.processes.postgres import EmbeddedPostgres
+from nightshift.producer.embedded.home import home_lock
+from nightshift.producer.embedded.postgres import EmbeddedPostgres
 from tests.support.fleet import Fleet, is_alive, logs, runs, tree, wait_until
 from tests.support.models import ARGUMENTS, MODEL, reviews_spec
 

@@ -13,7 +13,7 @@ from openai import OpenAI
 
 from tests.support.example import EXAMPLES, Example
 from tests.support.fleet import kill_tree, wait_until
-from tests.support.gateway import ENDED, free_port
+from tests.support.serve import ENDED, free_port
 
 pytestmark = pytest.mark.timeout(1200)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.common.processes.postgres import EmbeddedPostgres
-from nightshift.common.processes.redis_server import EmbeddedRedis
+from nightshift.producer.embedded.postgres import EmbeddedPostgres
+from nightshift.producer.embedded.redis_server import EmbeddedRedis
 from tests.support import homes
 from tests.support.databases import Databases, with_port
 from tests.support.proxy import Proxy

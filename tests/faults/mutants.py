@@ -75,7 +75,7 @@ MUTANTS = (
     ),
     Mutant(
         "a watched job stays open",
-        "common/ledger/job_end.py",
+        "common/ledger/jobs/job_end.py",
         """
                                     AND NOT EXISTS (SELECT FROM job_watches w
                                                     WHERE w.job_id = j.id)""",
@@ -84,14 +84,14 @@ MUTANTS = (
     ),
     Mutant(
         "appends of one job wait for each other",
-        "producer/growth/append.py",
+        "producer/submit/append.py",
         "        job_submit.lock(connection, job.identity)\n",
         "",
         (f"{GROWTH}::test_two_appends_at_once_add_every_file_once",),
     ),
     Mutant(
         "an append looks for its copies under the lock of the sweep",
-        "producer/growth/append.py",
+        "producer/submit/append.py",
         "        if not copies_are_there(job, plan.files):\n",
         "        if False:\n",
         (f"{GROWTH}::test_copies_of_an_append_outlive_a_finish_that_sweeps",),
@@ -105,21 +105,21 @@ MUTANTS = (
     ),
     Mutant(
         "a sweep of copies holds its lock until the last removal",
-        "producer/planning/convert.py",
+        "producer/submit/planning/convert.py",
         "            before()\n",
         "",
         (f"{GROWTH}::test_a_sweep_that_lost_its_lock_takes_no_copy_of_a_later_append",),
     ),
     Mutant(
         "redone files look for their copies under the lock of the sweep",
-        "producer/growth/redo.py",
+        "producer/submit/redo.py",
         "        if not copies_are_there(job, plan.files):\n",
         "        if False:\n",
         (f"{GROWTH}::test_the_copy_of_a_changed_file_outlives_a_finish_that_sweeps",),
     ),
     Mutant(
         "an append makes a manifest stale that is being written",
-        "producer/growth/append.py",
+        "producer/submit/append.py",
         "    jobs.count_change(connection, job.id)\n",
         "",
         (f"{GROWTH}::test_an_append_while_the_job_closes_is_in_the_manifest_that_stays",),
@@ -151,7 +151,7 @@ MUTANTS = (
     ),
     Mutant(
         "queued batches that follow their job beside an admission",
-        "common/ledger/control/job_changes.py",
+        "common/ledger/jobs/job_changes.py",
         """q.rank < j.requeue_below OR q.priority <> j.priority
                           OR q.queue <> concat_ws('.', j.pool, j.engine_key)""",
         "q.rank < j.requeue_below",
@@ -166,7 +166,7 @@ MUTANTS = (
     ),
     Mutant(
         "a batch begins only while it is validating",
-        "common/ledger/gateway/batch_steps.py",
+        "producer/serve/ledger/api_batch_steps.py",
         "        held_by = NULL, held_until = NULL\n    WHERE id = :id AND state = 'validating' AND held_by = :who\n"
         '""")\n"""The file is good: the batch is a job from now on."""\n',
         "        held_by = NULL, held_until = NULL\n    WHERE id = :id\n"
@@ -177,7 +177,7 @@ MUTANTS = (
     ),
     Mutant(
         "creates of one request wait for each other",
-        "common/ledger/gateway/batches.py",
+        "producer/serve/ledger/api_batches.py",
         'text("SELECT pg_advisory_xact_lock(:lock, hashtext(:request))")',
         'text("SELECT :lock, :request")',
         (
@@ -187,7 +187,7 @@ MUTANTS = (
     ),
     Mutant(
         "plan without cordoned slots",
-        "common/ledger/pool_plans.py",
+        "common/ledger/fleet/pool_plans.py",
         "          AND (s.supervisor, s.slot) NOT IN (SELECT supervisor, slot FROM cordoned_slots)\n",
         "",
         ("tests/integration/test_cordons.py",),
@@ -286,7 +286,7 @@ MUTANTS = (
     ),
     Mutant(
         "no sweep while an owner is left",
-        "common/ledger/job_end.py",
+        "common/ledger/jobs/job_end.py",
         "bool(self.leased or self.owned or ",
         "bool(self.leased or ",
         (
@@ -348,7 +348,7 @@ MUTANTS = (
     ),
     Mutant(
         "totals are set",
-        "common/ledger/spending.py",
+        "common/ledger/jobs/spending.py",
         "rows_run = greatest(s.rows_run, excluded.rows_run),",
         "rows_run = s.rows_run + excluded.rows_run,",
         (f"{SPENDING}::test_a_report_that_comes_late_takes_nothing_back",),
@@ -375,7 +375,7 @@ MUTANTS = (
     ),
     Mutant(
         "bytes of a batch",
-        "producer/planning/batch_cuts.py",
+        "producer/submit/planning/batch_cuts.py",
         "if all(batch_rows * row_bytes <= batch_bytes for _, row_bytes in averages):",
         "if True:",
         ("tests/unit/test_planner.py::test_a_batch_of_large_documents_is_bounded_by_its_bytes",),
@@ -391,7 +391,7 @@ MUTANTS = (
     ),
     Mutant(
         "bytes of the lines of a batch",
-        "producer/planning/batch_cuts.py",
+        "producer/submit/planning/batch_cuts.py",
         "if not scan.rows or int(np.subtract(scan.ends, starts).max()) <= batch_bytes:",
         "if True:",
         ("tests/unit/test_planner.py::test_planner_and_reader_agree_on_every_line",),
@@ -405,7 +405,7 @@ MUTANTS = (
     ),
     Mutant(
         "no plan for a lost slot",
-        "common/ledger/pool_plans.py",
+        "common/ledger/fleet/pool_plans.py",
         "          AND s.state <> 'lost'\n",
         "",
         (f"{PLAN}::test_a_lost_slot_is_in_no_plan_and_stands_so_in_worker_status",),
@@ -440,7 +440,7 @@ MUTANTS = (
     ),
     Mutant(
         "needed rows stay",
-        "common/ledger/archives.py",
+        "common/ledger/jobs/archives.py",
         """      AND coalesce(needed_at < now() - make_interval(days => :days), true)
       AND EXISTS""",
         "      AND EXISTS",
@@ -448,7 +448,7 @@ MUTANTS = (
     ),
     Mutant(
         "archive fence",
-        "common/ledger/archives.py",
+        "common/ledger/jobs/archives.py",
         """    WHERE job_id = :id AND generation = :generation AND state = :state
 """,
         "    WHERE job_id = :id AND generation = :generation\n",
@@ -575,7 +575,7 @@ MUTANTS = (
     ),
     Mutant(
         "links in an output directory",
-        "common/storage/places.py",
+        "common/storage/links.py",
         "    if path.parent.name in OWN_FOLDERS:\n",
         "    if False:\n",
         ("tests/unit/test_places.py::test_a_link_in_place_of_a_folder_of_ours_is_refused",),
@@ -589,7 +589,7 @@ MUTANTS = (
     ),
     Mutant(
         "roots of a job around its output",
-        "common/ledger/jobs.py",
+        "common/ledger/jobs/jobs.py",
         '    storage.keep_within(found["output_uri"], roots, storage.OF_JOB)\n',
         "",
         (
@@ -599,7 +599,7 @@ MUTANTS = (
     ),
     Mutant(
         "roots of a job in a look at its input",
-        "producer/growth/look.py",
+        "producer/watch/look.py",
         "        storage.within(job.roots, storage.OF_JOB),\n",
         "        storage.within(None, storage.OF_JOB),\n",
         (f"{WALLS}::test_a_link_in_a_watched_input_brings_nothing_of_another_tenant",),
@@ -779,14 +779,14 @@ MUTANTS = (
     ),
     Mutant(
         "one planner a pool",
-        "common/ledger/pool_plans.py",
+        "common/ledger/fleet/pool_plans.py",
         "SELECT pg_try_advisory_xact_lock(:lock, hashtext(:pool)) AND NOT EXISTS (",
         "SELECT :lock > 0 AND NOT EXISTS (",
         (f"{PLAN}::test_one_supervisor_at_a_time_plans_and_a_young_plan_stays",),
     ),
     Mutant(
         "machine set aside",
-        "common/ledger/fleet.py",
+        "common/ledger/fleet/slots.py",
         "AND engine_key <> ALL (r.keys)\n",
         "\n",
         (f"{LOADS}::test_a_machine_that_could_not_load_an_engine_is_set_aside_and_another_has_it",),
@@ -844,7 +844,7 @@ MUTANTS = (
     ),
     Mutant(
         "revision of the first load",
-        "common/ledger/workers.py",
+        "common/ledger/fleet/workers.py",
         "if held != revision:",
         "if held is None and revision is not None:",
         (f"{LOADS}::test_loads_of_another_revision_count_as_failed_loads",),
@@ -896,7 +896,7 @@ MUTANTS = (
     ),
     Mutant(
         "end of a silent worker after a lease",
-        "common/ledger/workers.py",
+        "common/ledger/fleet/workers.py",
         "WHERE state <> 'ended' AND seen_at < now() - make_interval(secs => :silent)\n",
         "WHERE state <> 'ended' AND seen_at < now() - make_interval(secs => 4 * :silent)\n",
         (
@@ -962,21 +962,21 @@ MUTANTS = (
     ),
     Mutant(
         "webhooks to the address that was checked",
-        "producer/batch_api/webhooks.py",
+        "producer/serve/api_batches/webhooks.py",
         "socket.create_connection((ip, port), TRY_SECONDS)",
         'socket.create_connection((parts.hostname or "", port), TRY_SECONDS)',
         (f"{HOOK_NAMES}::test_the_address_that_was_checked_is_the_one_that_is_connected_to",),
     ),
     Mutant(
         "time of a webhook's sender",
-        "common/ledger/gateway/outbox.py",
+        "producer/serve/ledger/outbox.py",
         "least(:first * 2 ^ o.tries, :longest)",
         "0 * least(:first * 2 ^ o.tries, :longest)",
         (f"{HOOKS}::test_two_reapers_at_once_send_each_event_once",),
     ),
     Mutant(
         "address that stays until the end of a batch is committed",
-        "common/ledger/gateway/outbox.py",
+        "producer/serve/ledger/outbox.py",
         "        FOR SHARE OF e\n",
         "",
         (f"{HOOKS}::test_an_address_is_not_removed_between_the_end_of_a_batch_and_its_commit",),

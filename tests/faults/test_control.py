@@ -9,8 +9,8 @@ import pytest
 
 from nightshift.common.errors import BadInput
 from nightshift.common.failpoints import Moment
-from nightshift.common.ledger import jobs, judged, spending
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.jobs import jobs, judged, spending
 from tests.faults.test_finish import let_others_finish
 from tests.support.fleet import RULES, output_ids, wait_until
 from tests.support.remote import Call, Remote, Reply, answered

@@ -11,10 +11,11 @@ import psycopg
 import pytest
 
 from nightshift.common.descriptor import RowRanges
-from nightshift.common.ledger import Ledger, dispatch, jobs, spending
-from nightshift.common.ledger.batches import leasing, splits
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.batches import dispatch, leasing, splits
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.jobs import jobs, spending
 from nightshift.common.states import JobState
 from tests.support.fleet import commit_one, wait_until
 from tests.support.world import World, part_of

@@ -18,9 +18,10 @@ from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import LeaseLost
 from nightshift.common.failpoints import Moment
 from nightshift.common.formats import part_names
-from nightshift.common.ledger import Ledger, dispatch, jobs
-from nightshift.common.ledger.batches import claims, commits, leasing, retries, splits
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.batches import claims, commits, dispatch, leasing, retries, splits
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
+from nightshift.common.ledger.jobs import jobs
 from nightshift.producer.reaper import finish
 from nightshift.producer.verify.verify import verify
 from tests.integration.test_look import BATCH, ROWS, WORKER, Work

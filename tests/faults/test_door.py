@@ -17,11 +17,11 @@ from openai import OpenAI
 
 from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import Ledger
-from nightshift.producer.batch_api.sweep import sweep_once
+from nightshift.producer.serve.api_batches.sweep import sweep_once
 from tests.support.fleet import kill_tree, logs, wait_until
-from tests.support.gateway import Door
 from tests.support.remote import Remote
 from tests.support.rig import BUILD
+from tests.support.serve import Door
 
 ENDPOINT: Final = "/v1/chat/completions"
 

@@ -5,7 +5,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from nightshift.common.failpoints import Moment
-from nightshift.common.ledger import jobs
+from nightshift.common.ledger.jobs import jobs
 from nightshift.producer.verify.verify import verify
 from tests.support.fleet import is_alive, logs, tree, wait_until
 from tests.support.models import reviews_spec

@@ -7,8 +7,9 @@ import pytest
 
 from nightshift.common.errors import LeaseLost
 from nightshift.common.failpoints import Moment
-from nightshift.common.ledger import Ledger, job_end, jobs
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import leasing, retries
+from nightshift.common.ledger.jobs import job_end, jobs
 from nightshift.common.states import JobState
 from tests.support.fleet import tree
 from tests.support.rig import Rig

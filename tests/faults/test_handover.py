@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from nightshift.common.failpoints import Moment
-from nightshift.common.ledger import jobs
+from nightshift.common.ledger.jobs import jobs
 from tests.support.fleet import wait_until, write_rows
 from tests.support.rig import Rig
 

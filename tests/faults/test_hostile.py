@@ -19,7 +19,8 @@ from jinja2 import Environment
 from jinja2.exceptions import SecurityError
 
 from nightshift.common.errors import BadInput, EngineLoadFailed
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import FunctionEngineSpec, load_spec, parse_spec
 from nightshift.common.templates.sandbox import compiled, rendered

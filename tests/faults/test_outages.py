@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightshift.common.ledger.outages import LAPSE_SECONDS
+from nightshift.common.ledger.fleet.outages import LAPSE_SECONDS
 from tests.support.fleet import Fleet, function_spec, logs, output_ids, wait_until, write_rows
-from tests.support.gateway import Door
+from tests.support.serve import Door
 
 SOON_SECONDS = 10.0
 """What is promised, by the clock of Postgres: a command of a test on a busy machine may take as long."""

@@ -4,7 +4,7 @@ reason where not.
 
 import pytest
 
-from nightshift.common.ledger import jobs
+from nightshift.common.ledger.jobs import jobs
 from nightshift.producer.verify.verify import verify
 from tests.support.fleet import logs, wait_until
 from tests.support.models import ARGUMENTS, MODEL, reviews_spec

@@ -13,9 +13,9 @@ import pytest
 
 from nightshift.common.failpoints import Moment
 from tests.support.fleet import wait_until
-from tests.support.gateway import Door
 from tests.support.proxy import Mode, Proxy
 from tests.support.rig import Rig
+from tests.support.serve import Door
 from tests.support.servers import Server
 
 GRACE_SECONDS = 200

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import redis as client
 
-from nightshift.common.ledger import jobs
+from nightshift.common.ledger.jobs import jobs
 from tests.support.fleet import wait_until
 from tests.support.rig import Rig
 from tests.support.servers import Server

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightshift.common.ledger import jobs
+from nightshift.common.ledger.jobs import jobs
 from nightshift.producer.retry import retry
 from tests.support.fleet import wait_until, write_rows
 from tests.support.object_store import BUCKET, ObjectStore, close_client

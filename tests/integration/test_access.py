@@ -11,12 +11,12 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import keys, tenants
-from nightshift.common.ledger.gateway.keys import Role
 from nightshift.common.settings import Settings
-from nightshift.producer.gateway import access, app
+from nightshift.producer.serve import access, app
+from nightshift.producer.serve.ledger import keys, tenants
+from nightshift.producer.serve.ledger.keys import Role
 from tests.support.fleet import logs
-from tests.support.gateway import Door
+from tests.support.serve import Door
 
 HOST = "127.0.0.1:8080"
 Headers = list[tuple[str, str]]

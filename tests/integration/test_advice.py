@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.support.fleet import Fleet, function_spec, logs, output_ids, wait_until, write_rows
-from tests.support.gateway import Door
+from tests.support.serve import Door
 
 GATE = """
 import time

@@ -14,13 +14,13 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import keys, tenants
 from nightshift.common.settings import load_settings
-from nightshift.producer.gateway import app as gateway
+from nightshift.producer.serve import app as serve_app
+from nightshift.producer.serve.ledger import keys, tenants
 
 OPERATIONS = sorted(
     (route.path, route.operation.method)  # type: ignore[attr-defined]
-    for route in gateway.ROUTES
+    for route in serve_app.ROUTES
     if isinstance(route, Route)
 )
 
@@ -31,7 +31,7 @@ def app(ledger: Ledger, tmp_path: Path) -> Starlette:
     models = tmp_path / "models.yaml"
     models.write_text("models: {m: {engine: {backend: vllm, model: a/b}}}\n")
     options = {"serve_store": str(tmp_path / "store"), "serve_models": models}
-    return gateway.build(ledger, load_settings(webhook_key="0123456789abcdef", **options))
+    return serve_app.build(ledger, load_settings(webhook_key="0123456789abcdef", **options))
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import files, keys, tenants
 from nightshift.common.settings import load_settings
-from nightshift.producer.batch_api.sweep import sweep_once
-from nightshift.producer.gateway import app as gateway
+from nightshift.producer.serve import app as serve_app
+from nightshift.producer.serve.api_batches.sweep import sweep_once
+from nightshift.producer.serve.ledger import files, keys, tenants
 
 LIMIT = 3_000_000
 
@@ -21,7 +21,7 @@ LIMIT = 3_000_000
 def clients(ledger: Ledger, tmp_path: Path) -> dict[str, TestClient]:
     """A client of each of two tenants."""
     options = {"serve_store": str(tmp_path), "serve_max_file_bytes": LIMIT}
-    app = gateway.build(ledger, load_settings(**options))
+    app = serve_app.build(ledger, load_settings(**options))
     found = {}
     with ledger.transaction() as connection:
         for name in ("acme", "other"):

@@ -19,13 +19,13 @@ from nightshift.common.errors import (
     StorageUnavailable,
 )
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import keys, tenants, uploads
 from nightshift.common.settings import load_settings
-from nightshift.producer.batch_api.hidden import Hidden
-from nightshift.producer.gateway import app as gateway
-from nightshift.producer.gateway import errors
-from nightshift.producer.gateway.calls import JSON_OBJECT
-from nightshift.producer.gateway.v1 import uploads as api_uploads
+from nightshift.producer.serve import app as serve_app
+from nightshift.producer.serve import errors
+from nightshift.producer.serve.calls import JSON_OBJECT
+from nightshift.producer.serve.hidden_paths import Hidden
+from nightshift.producer.serve.ledger import keys, tenants, uploads
+from nightshift.producer.serve.v1 import uploads as api_uploads
 from tests.support.fleet import function_spec
 from tests.support.world import World
 
@@ -41,7 +41,7 @@ class Site:
         with ledger.transaction() as connection:
             tenants.ensure(connection, "acme")
             key = keys.create(connection, "acme", "any", "user", None)[1]
-        app = gateway.build(ledger, settings)
+        app = serve_app.build(ledger, settings)
         headers = {"authorization": f"Bearer {key}"}
         self.client = TestClient(app, headers=headers, raise_server_exceptions=False)
 
@@ -211,7 +211,7 @@ def test_an_answer_names_no_machine_of_the_operator(
 
 CHANGES = sorted(
     (route.path.replace("{id}", "1"), route.operation.method)  # type: ignore[attr-defined]
-    for route in gateway.ROUTES
+    for route in serve_app.ROUTES
     if isinstance(route, Route) and route.operation.takes is JSON_OBJECT  # type: ignore[attr-defined]
 )
 
@@ -257,13 +257,13 @@ def test_no_answer_names_a_path_of_the_server_that_its_caller_did_not_name(
     inputs = f"{tmp_path}/store/acme/inputs/file-2.csv"
     world.do(
         f"UPDATE jobs SET state = 'failed', reason = '{place}: cut off; {inputs}; "
-        f"{Path(gateway.__file__)} line 3', finished_at = now()"
+        f"{Path(serve_app.__file__)} line 3', finished_at = now()"
     )
     seen = site.client.get(f"/api/jobs/{job}").text
     assert "file-1.jsonl: cut off" in seen
     assert inputs in seen, "the specs of the tenant name its uploads"
     assert place not in seen
-    assert str(Path(gateway.__file__).parent) not in seen
+    assert str(Path(serve_app.__file__).parent) not in seen
     assert str(tmp_path / "store") not in site.client.get(f"/api/jobs/{job}/explain").text.replace(
         inputs, ""
     )

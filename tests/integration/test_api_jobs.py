@@ -8,11 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-from nightshift.common.ledger import Ledger, jobs
-from nightshift.common.ledger.gateway import keys, tenants
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.queries import job_facts
+from nightshift.producer.serve.ledger import keys, tenants
 from tests.support.fleet import function_spec, write_rows
-from tests.support.gateway import Door, free_port
+from tests.support.serve import Door, free_port
 
 
 class Tenants:

@@ -15,12 +15,11 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger, schema
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.engines import loads
-from nightshift.common.ledger.job_submit import SCHEMA_OF_ARRANGED
+from nightshift.common.ledger.jobs.job_submit import SCHEMA_OF_ARRANGED
 from nightshift.common.ledger.queries import job_facts, live_parts
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
-from nightshift.producer.arrange import copy
 from nightshift.producer.control import lost_parts
 from nightshift.producer.control.deletion import delete
 from nightshift.producer.estimate import estimate_report
@@ -28,10 +27,11 @@ from nightshift.producer.estimate.estimate import estimate
 from nightshift.producer.estimate.pilot import submit_pilot
 from nightshift.producer.judge.judge import prepare
 from nightshift.producer.judge.scores import Scale
-from nightshift.producer.planning import planner
 from nightshift.producer.reaper import output_directory
 from nightshift.producer.results import sample as results
 from nightshift.producer.results.collect import collect
+from nightshift.producer.submit.arrange import copy
+from nightshift.producer.submit.planning import planner
 from nightshift.producer.submit.submit import Submitted, submit
 from tests.integration.test_growth import Grown
 from tests.integration.test_retry import moody

@@ -12,8 +12,8 @@ from pydantic import SecretStr
 from starlette.testclient import TestClient
 from typer.testing import CliRunner, Result
 
-from nightshift.common.ledger import Ledger, jobs
-from nightshift.common.ledger.control import audit_log
+from nightshift.common.ledger import Ledger, audit_log
+from nightshift.common.ledger.jobs import jobs
 from nightshift.producer.cli.app import app
 from tests.support import batch_site, console_site
 from tests.support.world import World

@@ -13,8 +13,8 @@ from openai._legacy_response import HttpxBinaryResponseContent
 
 from nightshift.common.ledger import Ledger
 from tests.support.fleet import logs, wait_until
-from tests.support.gateway import Door
 from tests.support.remote import Call, Remote, Reply, answered, refused
+from tests.support.serve import Door
 
 ENDPOINT = "/v1/chat/completions"
 

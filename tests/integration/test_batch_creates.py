@@ -13,9 +13,9 @@ from starlette.testclient import TestClient
 
 from nightshift.common.errors import LedgerUnavailable
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import files, keys, tenants
 from nightshift.common.settings import load_settings
-from nightshift.producer.gateway import app as gateway
+from nightshift.producer.serve import app as serve_app
+from nightshift.producer.serve.ledger import files, keys, tenants
 
 BODY: dict[str, Any] = {
     "input_file_id": "file-1",
@@ -41,7 +41,7 @@ class Site:
                 connection, "file-1", purpose="batch", filename="x", size=1, expires_after=None
             )
         settings = load_settings(serve_store=str(folder))
-        self.client = TestClient(gateway.build(ledger, settings), raise_server_exceptions=False)
+        self.client = TestClient(serve_app.build(ledger, settings), raise_server_exceptions=False)
 
     def create(self, body: Any = None, who: str = "acme", **headers: str) -> Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}

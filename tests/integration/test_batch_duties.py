@@ -9,15 +9,18 @@ import pytest
 
 from nightshift.common.errors import LeaseLost, Permanent, Retryable
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import (
-    batch_retry,
-    batch_steps,
-    fresh_parts,
-)
-from nightshift.common.ledger.gateway.batches import BatchStatus
 from nightshift.common.states import JobState
-from nightshift.producer.batch_api import batch_file, finalize, holding, validate
-from nightshift.producer.batch_api.finalize import ended_as
+from nightshift.producer.serve.api_batches import (
+    batch_file,
+    finalize,
+    validate,
+)
+from nightshift.producer.serve.api_batches import (
+    hold as holding,
+)
+from nightshift.producer.serve.api_batches.finalize import ended_as
+from nightshift.producer.serve.ledger import api_batch_retry, api_batch_steps, fresh_parts
+from nightshift.producer.serve.ledger.api_batches import BatchStatus
 from tests.support.batch_site import OVER, Site, is_seen, line, over, results
 from tests.support.fleet import wait_until
 
@@ -59,17 +62,17 @@ def test_a_batch_whose_reaper_is_gone_is_another_ones_and_the_first_does_nothing
 ) -> None:
     batch = site.batch(line())
     with site.ledger.transaction() as connection:
-        assert batch_steps.take_validating(connection, "r-0", 60) is not None
+        assert api_batch_steps.take_validating(connection, "r-0", 60) is not None
     with site.ledger.transaction() as connection:
-        assert batch_steps.take_validating(connection, "r-9", 60) is None, "r-0 has it"
+        assert api_batch_steps.take_validating(connection, "r-9", 60) is None, "r-0 has it"
         connection.exec_driver_sql(
             "UPDATE api_batches SET held_until = now() - interval '1 second'"
         )
     assert site.validate()
     with site.ledger.transaction() as connection:
         given = {"job_id": 99, "model": "m", "rows": 1, "tokens": 1}
-        assert not batch_steps.begin(connection, batch.id, "r-0", **given)
-        assert not batch_steps.refuse(connection, batch.id, "r-0", [])
+        assert not api_batch_steps.begin(connection, batch.id, "r-0", **given)
+        assert not api_batch_steps.refuse(connection, batch.id, "r-0", [])
     assert site.seen(batch).state is BatchStatus.IN_PROGRESS
     assert site.jobs() == 1
 
@@ -174,20 +177,20 @@ def test_a_second_try_keeps_the_old_results_until_there_are_new_ones(site: Site)
     assert site.validate()
     file_id = results(site, batch)
     with site.ledger.transaction() as connection:
-        assert batch_retry.reopen(connection, 1, 300) is not None
-        assert batch_steps.take_ended(connection, "r-1", 60) is None, "rows are being put back"
+        assert api_batch_retry.reopen(connection, 1, 300) is not None
+        assert api_batch_steps.take_ended(connection, "r-1", 60) is None, "rows are being put back"
     assert is_seen(site, file_id)
     over(site, batch)
     with site.ledger.transaction() as connection:
-        batch_retry.let_go(connection, batch.id)
+        api_batch_retry.let_go(connection, batch.id)
         connection.exec_driver_sql("UPDATE jobs SET closed_at = now() - interval '61 minutes'")
     assert finalize.finalize_once(site.ledger, site.settings, "r-1")
     seen = site.seen(batch)
     assert (seen.state, seen.output_file_id, seen.rows_completed) == ("failed", file_id, 7)
     assert is_seen(site, file_id)
     with site.ledger.transaction() as connection:
-        assert batch_retry.reopen(connection, 1, 300) is not None
-        batch_retry.let_go(connection, batch.id)
+        assert api_batch_retry.reopen(connection, 1, 300) is not None
+        api_batch_retry.let_go(connection, batch.id)
         connection.exec_driver_sql(
             "UPDATE batches SET state = 'pending', part_name = NULL, part_bytes = NULL, "
             "part_checksum = NULL"
@@ -204,13 +207,13 @@ def test_a_cancel_while_rows_are_put_back_cancels_the_job_too(site: Site) -> Non
     with site.ledger.transaction() as connection:
         connection.exec_driver_sql("UPDATE api_batches SET state = 'completed', rows_failed = 1")
         connection.exec_driver_sql(OVER)
-        assert batch_retry.reopen(connection, 1, 300) is not None
+        assert api_batch_retry.reopen(connection, 1, 300) is not None
     site.cancel(batch)
     with site.ledger.transaction() as connection:
         connection.exec_driver_sql(
             "UPDATE jobs SET state = 'running', finished_at = NULL"
         )  # the rows are back
-        batch_retry.let_go(connection, batch.id)
+        api_batch_retry.let_go(connection, batch.id)
         assert connection.exec_driver_sql("SELECT state FROM jobs").scalar_one() == "cancelled"
     assert site.seen(batch).state is BatchStatus.CANCELLING
 
@@ -221,7 +224,7 @@ def test_a_reaper_holds_its_batch_however_long_a_write_takes(
     batch = site.batch(line())
     monkeypatch.setattr(holding, "SIGN_SECONDS", 0.01)
     with site.ledger.transaction() as connection:
-        assert batch_steps.take_validating(connection, "r-1", 60) is not None
+        assert api_batch_steps.take_validating(connection, "r-1", 60) is not None
         connection.exec_driver_sql("UPDATE api_batches SET held_until = now()")
 
     def held_for_long() -> bool:

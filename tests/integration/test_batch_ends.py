@@ -8,16 +8,21 @@ from starlette.testclient import TestClient
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, LeaseLost, Permanent
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches.retries import Retried
-from nightshift.common.ledger.control import deletions
-from nightshift.common.ledger.gateway import batch_retry, batch_steps, batches, files
-from nightshift.common.ledger.gateway.batches import Batch, BatchStatus
+from nightshift.common.ledger.jobs import deletions, jobs
 from nightshift.common.settings import load_settings
 from nightshift.common.states import RowErrorKind
 from nightshift.producer import retry
-from nightshift.producer.batch_api import finalize, sweep
 from nightshift.producer.control import deletion
+from nightshift.producer.serve.api_batches import finalize, sweep
+from nightshift.producer.serve.ledger import (
+    api_batch_retry,
+    api_batch_steps,
+    api_batches,
+    files,
+)
+from nightshift.producer.serve.ledger.api_batches import Batch, BatchStatus
 from tests.support import console_site
 from tests.support.batch_site import OVER, RUNNING_AGAIN, Site, is_seen, line, over, results
 from tests.support.fleet import wait_until
@@ -151,7 +156,7 @@ def test_a_file_is_not_deleted_while_a_retry_that_reads_it_is_stored(site: Site)
     client = user(site)
     with ThreadPoolExecutor(1) as pool:
         with site.ledger.transaction() as connection:
-            assert batch_retry.reopen(connection, 1, 60) is not None
+            assert api_batch_retry.reopen(connection, 1, 60) is not None
             deleted = pool.submit(client.delete, f"/v1/files/{batch.input_file_id}")
             wait_until(lambda: waits(site) or deleted.done(), what="the deletion to wait")
         assert deleted.result().status_code == 409
@@ -175,7 +180,7 @@ def test_a_batch_that_is_lost_while_its_job_is_stored_leaves_no_marker(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = site.batch(line())
-    monkeypatch.setattr(batch_steps, "begin", lambda *_, **__: False)
+    monkeypatch.setattr(api_batch_steps, "begin", lambda *_, **__: False)
     assert site.validate()
     assert site.seen(batch).state is BatchStatus.VALIDATING
     assert site.jobs() == 0
@@ -199,7 +204,7 @@ def test_a_batch_whose_rows_are_over_does_not_expire(site: Site) -> None:
     site.sql("UPDATE api_batches SET expires_at = now() - interval '1 second'")
     site.sql(f"{OVER} WHERE name = 'batch_1'")
     with site.ledger.transaction() as connection:
-        assert batch_steps.expire(connection, 10) == [open_.id]
+        assert api_batch_steps.expire(connection, 10) == [open_.id]
     assert site.seen(done).state is BatchStatus.IN_PROGRESS
 
 
@@ -211,15 +216,15 @@ def test_a_job_runs_no_further_when_its_batch_was_cancelled_and_the_retry_has_di
     site.sql("UPDATE api_batches SET state = 'completed', rows_failed = 1")
     site.sql(OVER)
     with site.ledger.transaction() as connection:
-        assert batch_retry.reopen(connection, 1, 300) is not None
+        assert api_batch_retry.reopen(connection, 1, 300) is not None
     site.cancel(batch)
     site.sql(RUNNING_AGAIN)  # the rows are back, and the server dies before it lets go
     with site.ledger.transaction() as connection:
-        assert batch_steps.cancel_strays(connection, 10) == [], "the retry may be at work"
+        assert api_batch_steps.cancel_strays(connection, 10) == [], "the retry may be at work"
     site.sql("UPDATE api_batches SET held_until = now() - interval '1 second'")
     with site.ledger.transaction() as connection:
-        assert batch_steps.cancel_strays(connection, 10) == [batch.id]
-        assert batch_steps.cancel_strays(connection, 10) == []
+        assert api_batch_steps.cancel_strays(connection, 10) == [batch.id]
+        assert api_batch_steps.cancel_strays(connection, 10) == []
         found = jobs.get(connection, 1)
     assert found is not None
     assert str(found.state) == "cancelled"
@@ -342,15 +347,15 @@ def test_a_batch_that_is_being_finalized_runs_again_with_its_job(site: Site) -> 
     site.sql("UPDATE batches SET state = 'dead', failures = 3")
     site.sql(OVER)
     with site.ledger.transaction() as connection:
-        assert batch_steps.take_ended(connection, "r-1", 60) is not None
+        assert api_batch_steps.take_ended(connection, "r-1", 60) is not None
     assert site.seen(batch).state is BatchStatus.FINALIZING
     assert retried(site).reopened
     seen = site.seen(batch)
     assert seen.state is BatchStatus.IN_PROGRESS
     site.sql("UPDATE api_batches SET expires_at = now() - interval '1 second'")
     with site.ledger.transaction() as connection:
-        assert not batch_steps.keep(connection, batch.id, "r-1", 60), "that reaper has lost it"
-        assert batch_steps.expire(connection, 10) == [batch.id]
+        assert not api_batch_steps.keep(connection, batch.id, "r-1", 60), "that reaper has lost it"
+        assert api_batch_steps.expire(connection, 10) == [batch.id]
 
 
 def test_a_retry_that_was_cut_off_goes_on_when_the_client_asks_again(site: Site) -> None:
@@ -360,11 +365,11 @@ def test_a_retry_that_was_cut_off_goes_on_when_the_client_asks_again(site: Site)
     site.sql("UPDATE batches SET state = 'dead', failures = 3")
     site.sql(OVER)
     with site.ledger.transaction() as connection:
-        assert batch_retry.reopen(connection, 1, 300) is not None
-        assert batch_retry.goes_on(connection, batch.id), "and here the server dies"
+        assert api_batch_retry.reopen(connection, 1, 300) is not None
+        assert api_batch_retry.goes_on(connection, batch.id), "and here the server dies"
     assert retried(site).reopened
     with site.ledger.transaction() as connection:
-        assert not batch_retry.goes_on(connection, batch.id)
+        assert not api_batch_retry.goes_on(connection, batch.id)
 
 
 def test_a_job_whose_batch_is_not_delivered_stays(site: Site) -> None:
@@ -384,7 +389,7 @@ def test_batches_of_one_tenant_do_not_wait_for_all_of_another(site: Site) -> Non
     late = site.batch(line(), tenant="bee")
     for _ in range(30):  # by lot: 30 times in a row the other one comes once in 10^9
         with site.ledger.transaction() as connection:
-            taken = batch_steps.take_validating(connection, "r-1", 60)
+            taken = api_batch_steps.take_validating(connection, "r-1", 60)
         assert taken is not None
         if taken.id == late.id:
             return
@@ -394,7 +399,7 @@ def test_batches_of_one_tenant_do_not_wait_for_all_of_another(site: Site) -> Non
 def test_a_line_that_is_too_long_fails_the_file_and_is_not_held_in_memory(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nightshift.producer.batch_api import batch_file, validate
+    from nightshift.producer.serve.api_batches import batch_file, validate
 
     monkeypatch.setattr(batch_file, "MOST_LINE_BYTES", 500)
     monkeypatch.setattr(validate, "MOST_LINE_BYTES", 500)
@@ -420,9 +425,9 @@ def test_a_job_goes_once_the_files_of_its_batch_are_gone(site: Site) -> None:
     assert not sweep.sweep_jobs(site.ledger, delete)
     assert not deleted, "its file is there"
     with site.ledger.transaction() as connection:
-        assert not batches.results_gone(connection, batch.id)
+        assert not api_batches.results_gone(connection, batch.id)
         files.delete(connection, "acme", file_id)
-        assert batches.results_gone(connection, batch.id)
+        assert api_batches.results_gone(connection, batch.id)
     assert not is_seen(site, file_id)
     assert not sweep.sweep_jobs(site.ledger, delete)
     assert deleted == [1]

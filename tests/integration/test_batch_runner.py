@@ -24,9 +24,10 @@ from nightshift.common.errors import (
     StorageUnavailable,
 )
 from nightshift.common.formats import input_rows
-from nightshift.common.ledger import Ledger, dispatch, jobs, spending
-from nightshift.common.ledger.batches import claims
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.batches import claims, dispatch
 from nightshift.common.ledger.batches.records import Claimant, Lease
+from nightshift.common.ledger.jobs import jobs, spending
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.storage import local

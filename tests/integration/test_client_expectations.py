@@ -16,11 +16,16 @@ from starlette.testclient import TestClient
 
 from nightshift.common import storage
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import batch_steps, batches, keys, tenants
 from nightshift.common.settings import load_settings
-from nightshift.producer.batch_api import finalize, validate
-from nightshift.producer.gateway import app as gateway
-from nightshift.producer.gateway.v1 import create
+from nightshift.producer.serve import app as serve_app
+from nightshift.producer.serve.api_batches import finalize, validate
+from nightshift.producer.serve.ledger import (
+    api_batch_steps,
+    api_batches,
+    keys,
+    tenants,
+)
+from nightshift.producer.serve.v1 import create
 
 ROW: dict[str, Any] = {
     "custom_id": "a",
@@ -44,7 +49,7 @@ class Site:
             key = keys.create(connection, "acme", "any", "user", None)[1]
         self.client, self.other = (
             TestClient(
-                gateway.build(ledger, self.settings), headers={"authorization": f"Bearer {key}"}
+                serve_app.build(ledger, self.settings), headers={"authorization": f"Bearer {key}"}
             )
             for _ in range(2)
         )
@@ -178,7 +183,7 @@ def test_counts_are_numbers_and_files_are_named_only_when_they_are_there(site: S
     look(2)
     site.end_job()
     with site.ledger.transaction() as connection:
-        assert batch_steps.take_ended(connection, "r-0", 0) is not None
+        assert api_batch_steps.take_ended(connection, "r-0", 0) is not None
     look(2)
     site.finalize()
     seen = site.seen(batch)
@@ -282,7 +287,7 @@ def test_a_file_lives_as_long_as_its_upload_says(site: Site) -> None:
 def test_the_state_of_a_batch_is_none_of_the_jobs(site: Site) -> None:
     """Every state that a client can see is one of the API."""
     site.create()
-    states = {str(state) for state in batches.BatchStatus}
+    states = {str(state) for state in api_batches.BatchStatus}
     named = shapes.Batch.model_fields["status"].annotation
     assert states == set(getattr(named, "__args__", ()))
 

@@ -11,7 +11,7 @@ import pytest
 from starlette.responses import HTMLResponse
 
 from nightshift.common.ledger import Ledger
-from nightshift.producer.console import drawing, live, render
+from nightshift.producer.serve.console import drawing, live, render
 from tests.support.console_site import Site, send
 from tests.support.fleet import Fleet, function_spec
 from tests.support.world import World

@@ -12,9 +12,9 @@ from starlette.testclient import TestClient
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import load_settings
 from nightshift.producer.advice.here import Here, Works
-from nightshift.producer.console import app as console
-from nightshift.producer.console.looker import Session
-from nightshift.producer.gateway import app as gateway
+from nightshift.producer.serve import app as serve_app
+from nightshift.producer.serve.console import app as console
+from nightshift.producer.serve.console.session import Session
 from tests.support.console_site import ORIGIN, send
 from tests.support.fleet import Fleet, function_spec, wait_until, write_rows
 from tests.support.world import World
@@ -29,7 +29,7 @@ def session() -> Session:
 
 @pytest.fixture
 def browsers(ledger: Ledger, session: Session) -> list[TestClient]:
-    app = gateway.build(ledger, load_settings(), routes=(), here=lambda: Here(Works.PAGES))
+    app = serve_app.build(ledger, load_settings(), routes=(), here=lambda: Here(Works.PAGES))
     console.add(app, session)
     return [TestClient(app, base_url=ORIGIN, follow_redirects=False) for _ in range(2)]
 

@@ -12,11 +12,11 @@ import yaml
 from starlette.testclient import TestClient
 
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import files, tenants
 from nightshift.common.settings import load_settings
-from nightshift.producer.batch_api import layout
-from nightshift.producer.batch_api.models import ModelTable
-from nightshift.producer.console.new_job import assembled
+from nightshift.producer.serve import store_layout
+from nightshift.producer.serve.console.new_job import assembled
+from nightshift.producer.serve.ledger import files, tenants
+from nightshift.producer.serve.model_table import ModelTable
 from tests.support.console_site import ORIGIN, Site, send
 from tests.support.fleet import function_spec, write_rows
 from tests.support.world import World
@@ -269,4 +269,4 @@ def test_an_uploaded_input_is_read_by_jobs_of_its_tenant_and_stays_while_they_ar
 
 
 def test_the_folder_of_inputs_of_a_tenant() -> None:
-    assert layout.inputs("/store/", "acme") == "/store/acme/inputs"
+    assert store_layout.inputs("/store/", "acme") == "/store/acme/inputs"

@@ -14,13 +14,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import files
 from nightshift.common.ledger.queries import job_facts, live_parts
 from nightshift.common.settings import load_settings
 from nightshift.common.states import RowErrorKind
-from nightshift.producer.console import drawing, looker, render
-from nightshift.producer.console import job as job_page
-from nightshift.producer.console.visits import Visit
+from nightshift.producer.serve.console import drawing, render, session
+from nightshift.producer.serve.console import job as job_page
+from nightshift.producer.serve.console.page_calls import Visit
+from nightshift.producer.serve.ledger import files
 from tests.support import batch_site
 from tests.support.batch_site import line
 from tests.support.console_site import ORIGIN, Site, send
@@ -349,7 +349,7 @@ def test_a_live_page_tells_the_state_of_now_and_that_its_job_was_deleted(
     shown = {}
 
     def look_at(request: Request) -> Response:
-        shown["look"] = visit(Visit(request, looker.looker(request), {}))[1]
+        shown["look"] = visit(Visit(request, session.looker(request), {}))[1]
         return Response("")
 
     site.app.router.routes.insert(0, Route("/look/{id}", look_at))

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nightshift.common.allocation.plan import beside_cordoned
-from nightshift.common.ledger import fleet, workers
-from nightshift.common.ledger.control import cordons
-from nightshift.common.ledger.fleet import Machine, SlotOrder, SlotReport
+from nightshift.common.ledger.fleet import cordons, workers
+from nightshift.common.ledger.fleet import slots as fleet
+from nightshift.common.ledger.fleet.slots import Machine, SlotOrder, SlotReport
 from nightshift.producer.cli.app import app
 from nightshift.worker.supervisor import planning
 from tests.support.world import World, child_of, make_ready

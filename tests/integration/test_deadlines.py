@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from nightshift.common.allocation.deadlines import Standing
-from nightshift.common.ledger import deadlines, dispatch, fleet, jobs
-from nightshift.common.ledger.fleet import Machine, SlotReport
+from nightshift.common.ledger.batches import dispatch
+from nightshift.common.ledger.fleet import slots as fleet
+from nightshift.common.ledger.fleet.slots import Machine, SlotReport
+from nightshift.common.ledger.jobs import deadlines, jobs
 from nightshift.producer.explain.facts import facts
 from nightshift.producer.explain.reasons import explain
 from nightshift.producer.reaper import admission

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nightshift.common.errors import BadInput, LedgerUnavailable
-from nightshift.common.ledger import Ledger, jobs
-from nightshift.common.ledger.control import deletions
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import deletions, jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
 from nightshift.producer.cli.app import app

@@ -24,12 +24,12 @@ from redis.retry import Retry
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from nightshift.common.errors import BadInput, Retryable
-from nightshift.common.processes import home as home_folder
-from nightshift.common.processes import postgres as postgres_module
-from nightshift.common.processes import servers
-from nightshift.common.processes.home import home_lock
-from nightshift.common.processes.postgres import EmbeddedPostgres
-from nightshift.common.processes.redis_server import EmbeddedRedis
+from nightshift.producer.embedded import home as home_folder
+from nightshift.producer.embedded import postgres as postgres_module
+from nightshift.producer.embedded import servers
+from nightshift.producer.embedded.home import home_lock
+from nightshift.producer.embedded.postgres import EmbeddedPostgres
+from nightshift.producer.embedded.redis_server import EmbeddedRedis
 
 REPOSITORY = Path(postgres_module.__file__).parent.parent
 
@@ -37,9 +37,9 @@ REPOSITORY = Path(postgres_module.__file__).parent.parent
 OWNER = """
 import os, sys
 from pathlib import Path
-from nightshift.common.processes.postgres import EmbeddedPostgres
-from nightshift.common.processes.redis_server import EmbeddedRedis
-from nightshift.common.processes.home import home_lock
+from nightshift.producer.embedded.postgres import EmbeddedPostgres
+from nightshift.producer.embedded.redis_server import EmbeddedRedis
+from nightshift.producer.embedded.home import home_lock
 home = Path(sys.argv[1])
 if len(sys.argv) > 2:  # only now: the interpreter may lie where that user cannot reach it
     "localhost".encode("idna")  # sockets want this codec, which lies there as well

@@ -10,8 +10,9 @@ import pytest
 from rich.console import Console
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import jobs, workers
 from nightshift.common.ledger.batches.records import Lease
+from nightshift.common.ledger.fleet import workers
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.row_errors import Failure
 from nightshift.common.settings import Settings
 from nightshift.common.spec import GenerateTask, JobSpec, parse_spec

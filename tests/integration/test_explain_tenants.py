@@ -2,9 +2,8 @@
 
 import json
 
-from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.control import audit_log
-from nightshift.common.ledger.jobs import Job, get
+from nightshift.common.ledger import Ledger, audit_log
+from nightshift.common.ledger.jobs.jobs import Job, get
 from nightshift.producer.explain import facts, reasons
 from tests.support.batch_site import Site, line
 

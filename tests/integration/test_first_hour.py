@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.common.ledger import job_end, jobs, outages, workers
-from nightshift.common.ledger.outages import Kind, Teller, Wait
+from nightshift.common.ledger.fleet import outages, workers
+from nightshift.common.ledger.fleet.outages import Kind, Teller, Wait
+from nightshift.common.ledger.jobs import job_end, jobs
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState
 from nightshift.producer.views import fleet_views, progress, rates, tables

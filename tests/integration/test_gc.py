@@ -9,13 +9,13 @@ from typer.testing import CliRunner, Result
 
 from nightshift.common import storage
 from nightshift.common.errors import DeleteRefused
-from nightshift.common.ledger import Ledger, jobs, schema
-from nightshift.common.ledger.control import deletions
-from nightshift.common.processes.postgres import EmbeddedPostgres
+from nightshift.common.ledger import Ledger, schema
+from nightshift.common.ledger.jobs import deletions, jobs
 from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
 from nightshift.producer.cli.app import app
 from nightshift.producer.control import deletion, garbage
+from nightshift.producer.embedded.postgres import EmbeddedPostgres
 from tests.integration.test_retry import Site, moody
 from tests.support.world import World
 

@@ -14,20 +14,21 @@ from sqlalchemy import text
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, LedgerUnavailable, StorageUnavailable
-from nightshift.common.ledger import Ledger, job_submit, jobs
-from nightshift.common.ledger.growth import watches
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import job_submit, jobs, watches
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.control.deletion import delete
-from nightshift.producer.growth import append, look
-from nightshift.producer.growth.look import Taken
 from nightshift.producer.reaper import generation_files, output_directory
+from nightshift.producer.submit import append
 from nightshift.producer.submit.submit import Submitted, submit
 from nightshift.producer.verify.verify import verify
 from nightshift.producer.views.cells import job_state
+from nightshift.producer.watch import look
+from nightshift.producer.watch.look import Taken
 from tests.integration.test_retry import Site, agreed, moody
 from tests.support.fleet import function_spec, output_ids, wait_until, write_rows
 
@@ -234,7 +235,7 @@ def test_a_job_of_the_first_rows_takes_no_more(site: Grown) -> None:
 
 
 def test_an_append_to_an_archived_job_brings_its_batches_back(site: Grown) -> None:
-    from nightshift.producer.reaper import retention
+    from nightshift.producer.archive import retention
 
     site.submit_files(("a.parquet", 15))
     assert site.done() is JobState.COMPLETED
@@ -303,8 +304,8 @@ def test_copies_of_an_append_outlive_a_finish_that_sweeps(
     site: Grown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Finish lists the copies after the append has made them, before it is stored."""
-    from nightshift.producer.growth import append as append_module
     from nightshift.producer.reaper import finish
+    from nightshift.producer.submit import append as append_module
 
     site.submit_files(("a.jsonl", 15))
     site.run(SHOUT)
@@ -330,7 +331,7 @@ def test_a_sweep_that_lost_its_lock_takes_no_copy_of_a_later_append(
 ) -> None:
     """A reaper freezes between its list of copies and the first removal, and Postgres ends its
     transaction; an append that finds the copy of an earlier one stores its files meanwhile."""
-    from nightshift.producer.planning import convert
+    from nightshift.producer.submit.planning import convert
 
     site.submit_files(("a.jsonl", 15))
     assert site.done() is JobState.COMPLETED
@@ -375,7 +376,7 @@ def test_the_copy_of_a_changed_file_outlives_a_finish_that_sweeps(
     site: Grown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Finish sweeps the copy of the new version after it was made, before the new state is stored."""
-    from nightshift.producer.growth import redo
+    from nightshift.producer.submit import redo
 
     place = site.folder / "in" / "a.csv"
     place.parent.mkdir()
@@ -401,7 +402,7 @@ def test_the_copy_of_a_changed_file_outlives_a_finish_that_sweeps(
 def test_old_answers_stay_where_the_copy_of_a_changed_file_vanishes_again_and_again(
     site: Grown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nightshift.producer.growth import redo
+    from nightshift.producer.submit import redo
 
     place = site.folder / "in" / "a.csv"
     place.parent.mkdir()
@@ -532,7 +533,7 @@ def test_a_watched_job_plans_a_file_after_two_equal_looks_and_does_not_close(sit
 
 
 def test_a_job_that_is_watched_is_finished_by_nobody_until_it_is_cancelled(site: Grown) -> None:
-    from nightshift.common.ledger import job_end
+    from nightshift.common.ledger.jobs import job_end
 
     def finishable() -> list[int]:
         with site.ledger.transaction() as connection:
@@ -673,7 +674,7 @@ def test_verify_names_a_generation_whose_file_does_not_say_what_the_ledger_says(
 
 
 def test_a_watch_that_begins_anew_brings_an_archived_job_back(site: Grown) -> None:
-    from nightshift.producer.reaper import retention
+    from nightshift.producer.archive import retention
 
     site.submit_files(("a.parquet", 12))
     assert site.done() is JobState.COMPLETED

@@ -11,11 +11,11 @@ import pytest
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.growth import generations
+from nightshift.common.ledger.jobs import generations
 from nightshift.common.states import JobState
-from nightshift.producer.growth import look
 from nightshift.producer.reaper import finish, generation_files, manifest
 from nightshift.producer.verify.verify import verify
+from nightshift.producer.watch import look
 from tests.integration.test_growth import SHOUT, Grown
 from tests.integration.test_retry import moody
 from tests.support.fleet import output_ids

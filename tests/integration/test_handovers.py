@@ -4,10 +4,12 @@ import pytest
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import LeaseLost
-from nightshift.common.ledger import Ledger, jobs, workers
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import commits, handovers, leasing, splits
 from nightshift.common.ledger.batches.handovers import Siblings
 from nightshift.common.ledger.batches.records import Claimant, Lease
+from nightshift.common.ledger.fleet import workers
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.queries import audit
 from nightshift.common.states import JobState
 from tests.support.world import World, child_of, make_ready, part_of

@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 
 from nightshift.common.errors import LedgerUnavailable
-from nightshift.common.ledger import Ledger, workers
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches.records import Claimant
+from nightshift.common.ledger.fleet import workers
 from nightshift.common.settings import Settings
 from nightshift.worker.heartbeat import Heartbeat
 from nightshift.worker.outages import PatientLedger

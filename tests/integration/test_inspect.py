@@ -13,9 +13,10 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from nightshift.common.ledger import dispatch, fleet, jobs, workers
-from nightshift.common.ledger.batches import leasing
-from nightshift.common.ledger.fleet import Machine, SlotReport
+from nightshift.common.ledger.batches import dispatch, leasing
+from nightshift.common.ledger.fleet import slots, workers
+from nightshift.common.ledger.fleet.slots import Machine, SlotReport
+from nightshift.common.ledger.jobs import jobs
 from nightshift.producer.cli.app import app
 from tests.support.world import World, become_ready, child_of, make_ready
 
@@ -41,7 +42,7 @@ def kinds(result: Result) -> list[str]:
 def report(world: World, slot: SlotReport) -> None:
     with world.ledger.transaction() as connection:
         machine = Machine("s", "default", "gpu-7")
-        fleet.report(connection, machine, [slot], idle_seconds=60, seen_every_seconds=0)
+        slots.report(connection, machine, [slot], idle_seconds=60, seen_every_seconds=0)
 
 
 def test_explain_follows_a_job_from_its_submit_to_its_end(

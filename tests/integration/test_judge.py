@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightshift.common.errors import BadInput, Permanent
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.settings import Settings
 from nightshift.producer.judge import verdict
 from nightshift.producer.judge.judge import prepare, score

@@ -8,9 +8,10 @@ import psycopg
 import pytest
 import yaml
 
-from nightshift.common.ledger import jobs, workers
 from nightshift.common.ledger.batches import leasing
-from nightshift.common.ledger.workers import Child
+from nightshift.common.ledger.fleet import workers
+from nightshift.common.ledger.fleet.workers import Child
+from nightshift.common.ledger.jobs import jobs
 from tests.support.world import World
 
 ROOT = Path(__file__).parents[2]

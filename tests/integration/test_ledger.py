@@ -19,19 +19,11 @@ from nightshift.common.errors import (
     Retryable,
     SchemaMismatch,
 )
-from nightshift.common.ledger import (
-    Ledger,
-    dispatch,
-    fleet,
-    job_end,
-    job_submit,
-    jobs,
-    schema,
-    workers,
-)
+from nightshift.common.ledger import Ledger, schema
 from nightshift.common.ledger.batches import (
     claims,
     commits,
+    dispatch,
     failures,
     leasing,
     retries,
@@ -43,9 +35,11 @@ from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.engines.loads import LoadPolicy
-from nightshift.common.ledger.fleet import Machine, SlotReport
+from nightshift.common.ledger.fleet import slots, workers
+from nightshift.common.ledger.fleet.slots import Machine, SlotReport
+from nightshift.common.ledger.fleet.workers import Child
+from nightshift.common.ledger.jobs import job_end, job_submit, jobs
 from nightshift.common.ledger.queries import audit, live_parts
-from nightshift.common.ledger.workers import Child
 from nightshift.common.states import JobState, RowErrorKind
 from tests.support.fleet import commit_one
 from tests.support.world import (
@@ -1220,7 +1214,7 @@ def fail_load_on(connection: Connection, world: World, job_id: int, host: str) -
     who, policy = Machine(f"super-{host}", "default", host), LoadPolicy(2, 30)
     key = world.specs[job_id].engine_key
     slot = SlotReport(0, "", None, None, leaves=False)
-    fleet.report(connection, who, [slot], idle_seconds=0, seen_every_seconds=0)
+    slots.report(connection, who, [slot], idle_seconds=0, seen_every_seconds=0)
     loads.failed(connection, who, key, UNEXPLAINED, "no such module", policy)
 
 

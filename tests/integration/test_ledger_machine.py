@@ -29,18 +29,11 @@ from psycopg.rows import namedtuple_row
 
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import BadInput, LeaseLost, Retryable
-from nightshift.common.ledger import (
-    Ledger,
-    dispatch,
-    job_end,
-    job_submit,
-    jobs,
-    spending,
-    workers,
-)
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import (
     claims,
     commits,
+    dispatch,
     failures,
     leasing,
     records,
@@ -50,7 +43,14 @@ from nightshift.common.ledger.batches import (
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part, Tokens
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.connection import Connection, RowRangesLoader
-from nightshift.common.ledger.spending import Spent
+from nightshift.common.ledger.fleet import workers
+from nightshift.common.ledger.jobs import (
+    job_end,
+    job_submit,
+    jobs,
+    spending,
+)
+from nightshift.common.ledger.jobs.spending import Spent
 from nightshift.common.row_errors import RowError
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JOB_MOVES, JobState, RowErrorKind

@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy import text
 from structlog.testing import capture_logs
 
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState

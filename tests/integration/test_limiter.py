@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 import redis
 
-from nightshift.common.processes.redis_server import EmbeddedRedis
+from nightshift.producer.embedded.redis_server import EmbeddedRedis
 from nightshift.worker.engines.openai import limiter as module
 from nightshift.worker.engines.openai.limiter import Limiter, Rates
 

@@ -12,10 +12,12 @@ from nightshift.common.errors import (
     MachineCannotLoad,
     RevisionChanged,
 )
-from nightshift.common.ledger import fleet, jobs, workers
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.engines.loads import LoadPolicy
-from nightshift.common.ledger.fleet import Machine, SlotReport
+from nightshift.common.ledger.fleet import slots as fleet
+from nightshift.common.ledger.fleet import workers
+from nightshift.common.ledger.fleet.slots import Machine, SlotReport
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState
 from nightshift.producer.views import tables

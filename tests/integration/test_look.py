@@ -19,11 +19,13 @@ from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import output_schema, part_names, part_rows
-from nightshift.common.ledger import Ledger, dispatch, job_submit, jobs, workers
-from nightshift.common.ledger.batches import claims, failures, leasing, splits
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.batches import claims, dispatch, failures, leasing, splits
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
-from nightshift.common.ledger.job_submit import NewJob
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.fleet import workers
+from nightshift.common.ledger.jobs import job_submit, jobs
+from nightshift.common.ledger.jobs.job_submit import NewJob
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.row_errors import Failure, RowError
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import RowErrorKind
@@ -457,8 +459,8 @@ def test_without_a_url_the_ledger_of_the_folder_is_found_running_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look starts the embedded server for its own time; a wait says that nobody works."""
-    from nightshift.common.processes.home import home_lock
-    from nightshift.common.processes.postgres import EmbeddedPostgres
+    from nightshift.producer.embedded.home import home_lock
+    from nightshift.producer.embedded.postgres import EmbeddedPostgres
 
     monkeypatch.delenv("NIGHTSHIFT_DATABASE_URL", raising=False)
     monkeypatch.setenv("NIGHTSHIFT_HOME", str(tmp_path / "home"))

@@ -5,8 +5,7 @@ from collections import Counter
 
 import pytest
 
-from nightshift.common.ledger import dispatch
-from nightshift.common.ledger.batches import claims, neighbours
+from nightshift.common.ledger.batches import claims, dispatch, neighbours
 from nightshift.common.ledger.batches.records import Claimant, Lease
 from nightshift.common.ledger.connection import Connection
 from tests.support.world import World

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_batch_api import door, remote  # noqa: F401
-from tests.support.gateway import Door
+from tests.support.serve import Door
 
 FLOWS = Path(__file__).parent.parent / "support" / "clients"
 

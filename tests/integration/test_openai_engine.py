@@ -24,7 +24,7 @@ from nightshift.common.errors import (
     EngineUnavailable,
     StorageUnavailable,
 )
-from nightshift.common.ledger.outages import Kind
+from nightshift.common.ledger.fleet.outages import Kind
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.spec import (
     EmbedTask,

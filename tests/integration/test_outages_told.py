@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
-from nightshift.common.ledger import Ledger, outages
-from nightshift.common.ledger.outages import Kind, Teller, Wait
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.fleet import outages
+from nightshift.common.ledger.fleet.outages import Kind, Teller, Wait
 
 
 def test_who_tells_waits_for_nobody_that_takes_back_what_lapsed_long_ago(

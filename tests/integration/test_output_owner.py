@@ -11,7 +11,8 @@ from sqlalchemy import text
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, job_submit, jobs
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import job_submit, jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState

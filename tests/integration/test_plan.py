@@ -7,9 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from nightshift.common.errors import SchemaMismatch
-from nightshift.common.ledger import fleet, jobs, pool_plans, workers
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.fleet import Machine, SlotOrder, SlotReport
+from nightshift.common.ledger.fleet import pool_plans, workers
+from nightshift.common.ledger.fleet import slots as fleet
+from nightshift.common.ledger.fleet.slots import Machine, SlotOrder, SlotReport
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.settings import Settings
 from nightshift.worker.supervisor import planning

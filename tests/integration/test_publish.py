@@ -12,9 +12,10 @@ from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import LeaseLost, Permanent
 from nightshift.common.formats.part_names import final
-from nightshift.common.ledger import Ledger, dispatch, job_submit
-from nightshift.common.ledger.batches import claims, leasing
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.batches import claims, dispatch, leasing
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
+from nightshift.common.ledger.jobs import job_submit
 from nightshift.common.row_errors import RowError
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import RowErrorKind

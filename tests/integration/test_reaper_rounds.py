@@ -10,9 +10,11 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import event
 
 from nightshift.common.broker import queue_name
-from nightshift.common.ledger import Ledger, dispatch, jobs, spending, workers
-from nightshift.common.ledger.batches import leasing
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.batches import dispatch, leasing
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.fleet import workers
+from nightshift.common.ledger.jobs import jobs, spending
 from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
 from nightshift.producer.reaper import admission, loop

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.batches import lost_parts
-from nightshift.common.ledger.control import audit_log
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.states import JobState
 from nightshift.producer.cli.app import app
 from nightshift.producer.verify.verify import verify

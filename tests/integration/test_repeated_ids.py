@@ -17,12 +17,12 @@ from nightshift.common.ledger.queries import job_pace
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
-from nightshift.producer.growth import look
 from nightshift.producer.results import id_counts
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.submit.submitted import Submitted
 from nightshift.producer.verify.verify import checks, verify
 from nightshift.producer.views import tables
+from nightshift.producer.watch import look
 from tests.integration.test_retry import Site, moody
 from tests.support.fleet import function_spec
 

@@ -11,13 +11,13 @@ from typer.testing import Result
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import archives, jobs
 from nightshift.common.ledger.batches import retries
+from nightshift.common.ledger.jobs import archives, jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
-from nightshift.producer.archive import come_back, table_files
-from nightshift.producer.reaper import loop, retention
+from nightshift.producer.archive import come_back, retention, table_files
+from nightshift.producer.reaper import loop
 from nightshift.producer.submit.submit import submit
 from tests.integration.test_retry import Site, moody, nightshift, site
 from tests.support.fleet import function_spec, wait_until, write_rows

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from nightshift.common.errors import ArchiveTaken
-from nightshift.common.ledger import archives
+from nightshift.common.ledger.jobs import archives
 from nightshift.common.states import JobState
-from nightshift.producer.archive import come_back, leave, table_files
-from nightshift.producer.reaper import retention
+from nightshift.producer.archive import come_back, leave, retention, table_files
 from tests.integration.test_retention import (
     age,
     archive,

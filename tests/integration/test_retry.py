@@ -13,11 +13,13 @@ from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, dispatch, job_end, jobs, workers
-from nightshift.common.ledger.batches import failures, leasing, retries
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.batches import dispatch, failures, leasing, retries
 from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.ledger.batches.retries import Retried
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.fleet import workers
+from nightshift.common.ledger.jobs import job_end, jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import failed_rows, live_parts
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec

@@ -17,16 +17,16 @@ from starlette.testclient import TestClient
 from nightshift.common.errors import Retryable
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings, load_settings
-from nightshift.producer.batch_api import models
-from nightshift.producer.gateway import app as gateway
-from nightshift.producer.gateway.health import Health
 from nightshift.producer.local import restarts
-from nightshift.producer.local.door import for_table, serve_alone
 from nightshift.producer.local.fleet import LocalFleet
+from nightshift.producer.serve import app as serve_app
+from nightshift.producer.serve import model_table
+from nightshift.producer.serve.health import Health
+from nightshift.producer.serve.one_machine import for_table, serve_alone
 from tests.support import homes
 from tests.support.fleet import is_alive, logs, tree, wait_until
-from tests.support.gateway import Door
 from tests.support.remote import Remote
+from tests.support.serve import Door
 
 ENGINE = {"backend": "vllm", "model": "./model", "args": {"trust_remote_code": True}}
 
@@ -86,7 +86,7 @@ def test_the_door_stays_open_however_often_its_worker_ends_and_says_so_meanwhile
     seen: list[str] = []
 
     def serve(ledger: Ledger, settings: Settings, fleet: LocalFleet) -> None:
-        served = TestClient(gateway.build(ledger, settings, health=Health(fleet.troubles)))
+        served = TestClient(serve_app.build(ledger, settings, health=Health(fleet.troubles)))
         said = f"the worker ended {ENDS} times in a row"
 
         def ends_again() -> bool:
@@ -162,7 +162,7 @@ def test_a_model_beside_the_table_is_found_and_its_arguments_are_the_operators(
 ) -> None:
     path = tmp_path / "models.yaml"
     path.write_text(yaml.safe_dump({"models": {"m": {"pool": "big", "engine": ENGINE}}}))
-    table = models.load(path)
+    table = model_table.load(path)
     assert table.models["m"].engine.model_dump()["model"] == str(tmp_path / "model")
     given: Settings = load_settings(serve_models=path)
     found = for_table(table, given)

@@ -18,7 +18,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from tests.support import warm
 from tests.support.fleet import wait_until
-from tests.support.gateway import Door
+from tests.support.serve import Door
 
 pytestmark = pytest.mark.slow
 

@@ -17,17 +17,18 @@ import yaml
 from httpx2 import Response
 from starlette.testclient import TestClient
 
-from nightshift.common.ledger import Ledger, job_submit
-from nightshift.common.ledger.gateway import tenants
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import job_submit
 from nightshift.common.settings import load_settings
 from nightshift.producer.archive import come_back
-from nightshift.producer.gateway import access, slow
-from nightshift.producer.gateway.errors import ApiError
+from nightshift.producer.serve import access, slow
+from nightshift.producer.serve.errors import ApiError
+from nightshift.producer.serve.ledger import tenants
 from nightshift.producer.submit import submit as submitting
 from tests.support.arrow_memory import counted
 from tests.support.console_site import Site, send
 from tests.support.fleet import function_spec
-from tests.support.gateway import Door
+from tests.support.serve import Door
 from tests.support.world import World
 
 ROWS = 1_000_000

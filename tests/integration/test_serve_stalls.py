@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import keys, tenants
+from nightshift.producer.serve.ledger import keys, tenants
 from tests.support.fleet import wait_until
-from tests.support.gateway import Door
+from tests.support.serve import Door
 
 MANY = 300
 

@@ -8,9 +8,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import dispatch, jobs, pool_plans, spending
+from nightshift.common.ledger import audit_log
+from nightshift.common.ledger.batches import dispatch
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.control import audit_log, job_changes
+from nightshift.common.ledger.fleet import pool_plans
+from nightshift.common.ledger.jobs import job_changes, jobs, spending
 from nightshift.producer.cli.app import app
 from tests.support.fleet import Fleet, function_spec, output_ids, wait_until, write_rows
 from tests.support.world import World, child_of, make_ready

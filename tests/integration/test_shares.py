@@ -11,8 +11,11 @@ from sqlalchemy import text
 
 from nightshift.common import storage
 from nightshift.common.errors import StorageUnavailable
-from nightshift.common.ledger import Ledger, dispatch, jobs, workers
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.batches import dispatch
 from nightshift.common.ledger.batches.records import Claimant, Lease
+from nightshift.common.ledger.fleet import workers
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.producer.submit.submit import submit

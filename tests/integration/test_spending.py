@@ -12,10 +12,12 @@ from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, jobs, spending, workers
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import commits, leasing
 from nightshift.common.ledger.batches.records import Lease, Part, Tokens
-from nightshift.common.ledger.spending import Spent
+from nightshift.common.ledger.fleet import workers
+from nightshift.common.ledger.jobs import jobs, spending
+from nightshift.common.ledger.jobs.spending import Spent
 from nightshift.common.spec import STORED, parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.cli.app import app

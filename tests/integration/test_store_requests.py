@@ -14,9 +14,10 @@ import pytest
 from nightshift.common import failpoints, storage
 from nightshift.common.failpoints import Moment
 from nightshift.common.formats import part_names, part_rows
-from nightshift.common.ledger import Ledger, dispatch, jobs
-from nightshift.common.ledger.batches import claims, leasing
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.batches import claims, dispatch, leasing
 from nightshift.common.ledger.batches.records import Claimant
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.producer.reaper import finish

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState

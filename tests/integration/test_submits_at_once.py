@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from nightshift.common.errors import BadInput, Retryable
-from nightshift.common.ledger import Ledger, job_submit, jobs, schema
+from nightshift.common.ledger import Ledger, schema
 from nightshift.common.ledger.engines import loads
+from nightshift.common.ledger.jobs import job_submit, jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
-from nightshift.producer.planning import planner
 from nightshift.producer.submit import output_owner
+from nightshift.producer.submit.planning import planner
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.submit.submitted import Submitted
 from tests.support.fleet import Fleet, function_spec, write_rows

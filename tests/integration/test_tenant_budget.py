@@ -5,17 +5,16 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from nightshift.common.ledger import job_end, jobs, spending
-from nightshift.common.ledger.control import deletions
-from nightshift.common.ledger.gateway import tenant_costs, tenants
-from nightshift.common.ledger.spending import Spent
+from nightshift.common.ledger.jobs import deletions, job_end, jobs, spending, tenant_costs
+from nightshift.common.ledger.jobs.spending import Spent
 from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
-from nightshift.producer.control import tenants as control
-from nightshift.producer.gateway import access
-from nightshift.producer.gateway.errors import ApiError
 from nightshift.producer.reaper.loop import Reaper
 from nightshift.producer.reaper.metrics import Rounds
+from nightshift.producer.serve import access
+from nightshift.producer.serve.errors import ApiError
+from nightshift.producer.serve.ledger import tenants
+from nightshift.producer.serve.tenants import tenants as control
 from tests.support.world import World
 
 PRICED: dict[str, Any] = {

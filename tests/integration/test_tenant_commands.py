@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import keys, tenants
 from nightshift.producer.cli.app import app
+from nightshift.producer.serve.ledger import keys, tenants
 from tests.support.world import World
 
 Command = Callable[..., Result]

@@ -5,10 +5,11 @@ from collections import Counter
 import pytest
 from sqlalchemy import text
 
-from nightshift.common.ledger import dispatch, fleet
-from nightshift.common.ledger.fleet import Machine, SlotReport
-from nightshift.common.ledger.gateway import tenants
+from nightshift.common.ledger.batches import dispatch
+from nightshift.common.ledger.fleet import slots as fleet
+from nightshift.common.ledger.fleet.slots import Machine, SlotReport
 from nightshift.producer.reaper.admission import decide
+from nightshift.producer.serve.ledger import tenants
 from nightshift.worker.supervisor import planning
 from tests.support.world import World, child_of, make_ready
 

@@ -16,16 +16,16 @@ from sqlalchemy import text
 from nightshift.common import storage
 from nightshift.common.errors import NightshiftError
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.growth import watches
+from nightshift.common.ledger.jobs import watches
 from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
 from nightshift.producer.control import garbage
 from nightshift.producer.control.deletion import delete
-from nightshift.producer.growth import look
 from nightshift.producer.results.collect import collect
 from nightshift.producer.results.sample import sample
 from nightshift.producer.retry import retry
 from nightshift.producer.verify.verify import verify
+from nightshift.producer.watch import look
 from tests.integration.test_api_jobs import Tenants, people
 from tests.integration.test_retry import Site, moody
 from tests.support.exchange import exchange

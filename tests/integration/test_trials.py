@@ -11,12 +11,13 @@ from rich.console import Console
 
 from nightshift.common.allocation.load_errors import case_of
 from nightshift.common.errors import BadInput, MachineCannotLoad, Permanent
-from nightshift.common.ledger import jobs, workers
 from nightshift.common.ledger.engines import loads, tunings
 from nightshift.common.ledger.engines.loads import LoadPolicy
 from nightshift.common.ledger.engines.tunings import MachineLoads
-from nightshift.common.ledger.fleet import Machine
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.fleet import workers
+from nightshift.common.ledger.fleet.slots import Machine
+from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState

@@ -10,9 +10,11 @@ import pytest
 from rich.console import Console
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, fleet, jobs
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.engines import tunings
 from nightshift.common.ledger.engines.tunings import Tuning
+from nightshift.common.ledger.fleet import slots as fleet
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.processes import hardware
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, VllmEngineSpec, parse_spec
@@ -22,9 +24,9 @@ from nightshift.producer.estimate.pilot import submit_pilot
 from nightshift.producer.local import run
 from nightshift.producer.local.fleet import for_spec
 from nightshift.producer.local.machine import Machine
-from nightshift.producer.submit.auto_args import remark
 from nightshift.producer.submit.submit import Submitted, submit
 from nightshift.producer.tune import tune
+from nightshift.producer.tune.auto_args import remark
 from tests.integration.test_plan import empty, report
 from tests.support.fleet import function_spec, write_rows
 from tests.support.world import World

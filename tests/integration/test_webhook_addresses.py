@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 from pydantic import SecretStr
 
 from nightshift.common.settings import load_settings
-from nightshift.producer.batch_api import webhooks
+from nightshift.producer.serve.api_batches import webhooks
 from tests.support.receiver import TAKEN, Listen, Receiver
 from tests.support.sender import KEY, Sender
 

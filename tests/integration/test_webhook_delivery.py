@@ -14,13 +14,13 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import batch_steps, outbox
-from nightshift.common.ledger.gateway.batches import BatchStatus
-from nightshift.producer.batch_api import webhooks
+from nightshift.producer.serve.api_batches import webhooks
+from nightshift.producer.serve.ledger import api_batch_steps, outbox
+from nightshift.producer.serve.ledger.api_batches import BatchStatus
 from tests.support.fleet import logs, wait_until
-from tests.support.gateway import Door
 from tests.support.receiver import BROKEN, TAKEN, Answer, Listen
 from tests.support.sender import FIRST, KEY, SECOND, Sender
+from tests.support.serve import Door
 
 MOVED = b"HTTP/1.1 302 Found\r\nlocation: %s\r\ncontent-length: 0\r\n\r\n"
 
@@ -171,17 +171,17 @@ def test_each_end_of_a_batch_is_one_event_for_who_wants_to_hear_of_it(
         if end == "cancelled":
             sender.end_in(connection, batch)
         elif end == "failed":
-            assert batch_steps.take_validating(connection, "r", 60) is not None
-            assert batch_steps.refuse(connection, batch, "r", [])
+            assert api_batch_steps.take_validating(connection, "r", 60) is not None
+            assert api_batch_steps.refuse(connection, batch, "r", [])
         elif end == "expired":
             connection.exec_driver_sql("UPDATE api_batches SET expires_at = '-infinity'")
-            assert batch_steps.expire(connection, 9) == [batch]
+            assert api_batch_steps.expire(connection, 9) == [batch]
         else:
             statement = "UPDATE api_batches SET state = 'finalizing', held_by = 'r'"
             connection.exec_driver_sql(statement)
             state, none = BatchStatus.COMPLETED, dict.fromkeys(["output_file_id", "error_file_id"])
             counts = {"written": True, "completed": 0, "failed": 0, "usage": {}}
-            assert batch_steps.end(connection, batch, "r", state, **none, **counts)
+            assert api_batch_steps.end(connection, batch, "r", state, **none, **counts)
     with sender.ledger.transaction() as connection:
         found = connection.exec_driver_sql("SELECT endpoint_id, event FROM webhook_outbox").all()
     assert found == [(FIRST, f"batch.{end}")]

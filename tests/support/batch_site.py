@@ -5,10 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import batch_steps, batches, files, tenants
-from nightshift.common.ledger.gateway.batches import Batch, NewBatch
 from nightshift.common.settings import Settings, load_settings
-from nightshift.producer.batch_api import finalize, validate
+from nightshift.producer.serve.api_batches import finalize, validate
+from nightshift.producer.serve.ledger import (
+    api_batch_steps,
+    api_batches,
+    files,
+    tenants,
+)
+from nightshift.producer.serve.ledger.api_batches import Batch, NewBatch
 
 ENDPOINT = "/v1/chat/completions"
 
@@ -48,21 +53,21 @@ class Site:
                 "me",
                 b"x",
             )
-            found = batches.insert(connection, new)
+            found = api_batches.insert(connection, new)
         assert found is not None
         return found
 
     def seen(self, batch: Batch) -> Batch:
         with self.ledger.transaction() as connection:
-            found = batches.get(connection, batch.tenant, batch.id)
+            found = api_batches.get(connection, batch.tenant, batch.id)
         assert found is not None
         return found
 
     def cancel(self, batch: Batch) -> None:
         with self.ledger.transaction() as connection:
-            found = batches.locked(connection, batch.tenant, batch.id)
+            found = api_batches.locked(connection, batch.tenant, batch.id)
             assert found is not None
-            batch_steps.cancel(connection, found)
+            api_batch_steps.cancel(connection, found)
 
     def jobs(self) -> int:
         with self.ledger.transaction() as connection:

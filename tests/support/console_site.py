@@ -5,10 +5,10 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import keys, tenants
 from nightshift.common.settings import Settings, load_settings
-from nightshift.producer.console import app as console
-from nightshift.producer.gateway import app as gateway
+from nightshift.producer.serve import app as serve_app
+from nightshift.producer.serve.console import app as console
+from nightshift.producer.serve.ledger import keys, tenants
 
 ORIGIN = "http://console"
 
@@ -17,7 +17,7 @@ class Site:
     """The tenants acme, other and ops, and who looks: a viewer, a user, a user of the other, an operator."""
 
     def __init__(self, ledger: Ledger, settings: Settings | None = None) -> None:
-        self.app: Starlette = gateway.build(ledger, settings or load_settings())
+        self.app: Starlette = serve_app.build(ledger, settings or load_settings())
         console.add(self.app)
         self.keys = {}
         with ledger.transaction() as connection:

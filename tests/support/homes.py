@@ -31,7 +31,7 @@ def furnish(home: Path) -> None:
 
 def _make(home: Path) -> Path:
     from nightshift.common.ledger import Ledger, schema
-    from nightshift.common.processes.postgres import EmbeddedPostgres
+    from nightshift.producer.embedded.postgres import EmbeddedPostgres
 
     server = EmbeddedPostgres()
     url = server.start(home)

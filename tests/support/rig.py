@@ -17,7 +17,8 @@ import psycopg
 import pyarrow.dataset as ds
 
 from nightshift.common.failpoints import Moment
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.producer.submit.submit import submit

@@ -6,10 +6,15 @@ from pydantic import SecretStr
 
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.gateway import batch_steps, batches, outbox, tenants
-from nightshift.common.ledger.gateway.batches import NewBatch
 from nightshift.common.settings import Settings, load_settings
-from nightshift.producer.batch_api import webhooks
+from nightshift.producer.serve.api_batches import webhooks
+from nightshift.producer.serve.ledger import (
+    api_batch_steps,
+    api_batches,
+    outbox,
+    tenants,
+)
+from nightshift.producer.serve.ledger.api_batches import NewBatch
 
 KEY = "an operator's long key"
 
@@ -48,7 +53,7 @@ class Sender:
             b"",
         )
         with self.ledger.transaction() as connection:
-            assert batches.insert(connection, new) is not None
+            assert api_batches.insert(connection, new) is not None
         return new.id
 
     def end(self, batch_id: str) -> None:
@@ -59,9 +64,9 @@ class Sender:
     @staticmethod
     def end_in(connection: Connection, batch_id: str) -> None:
         """The same, in a transaction of the caller."""
-        found = batches.locked(connection, "acme", batch_id)
+        found = api_batches.locked(connection, "acme", batch_id)
         assert found is not None
-        batch_steps.cancel(connection, found)
+        api_batch_steps.cancel(connection, found)
 
     def send(self) -> bool:
         """What a reaper does again and again."""

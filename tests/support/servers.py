@@ -7,8 +7,8 @@ from typing import Any
 
 import psutil
 
-from nightshift.common.processes.postgres import EmbeddedPostgres
-from nightshift.common.processes.redis_server import EmbeddedRedis
+from nightshift.producer.embedded.postgres import EmbeddedPostgres
+from nightshift.producer.embedded.redis_server import EmbeddedRedis
 from tests.support.fleet import is_alive, wait_until
 
 

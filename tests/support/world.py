@@ -8,9 +8,10 @@ from typing import Any
 from sqlalchemy import text
 
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
-from nightshift.common.ledger import Ledger, dispatch, job_end, job_submit, jobs, workers
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import (
     claims,
+    dispatch,
     failures,
     leasing,
     records,
@@ -19,6 +20,8 @@ from nightshift.common.ledger.batches import (
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.fleet import workers
+from nightshift.common.ledger.jobs import job_end, job_submit, jobs
 from nightshift.common.row_errors import RowError
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import JobState, RowErrorKind

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nightshift.common.allocation.deadlines import Work
-from nightshift.common.ledger.dispatch import Capacity, OpenJob
+from nightshift.common.ledger.batches.dispatch import Capacity, OpenJob
 from nightshift.common.settings import Settings
 from nightshift.producer.reaper.admission import LEAST_QUEUED, Hints, Queue, decide
 

@@ -127,7 +127,7 @@ def named() -> Iterator[tuple[str, str, bool]]:
                     yield place, found, True
                 if (whole := COMMAND.match(text.partition("    ")[0])) and "\n" not in text:
                     yield place, whole[1], False
-    for path in sorted((ROOT / "producer/console/templates").glob("*.html")):
+    for path in sorted((ROOT / "producer/serve/console/templates").glob("*.html")):
         for found in re.findall(r"<code>(nightshift[^<{]*)</code>", path.read_text()):
             yield str(path.relative_to(ROOT)), found, False
 

@@ -25,13 +25,13 @@ from nightshift.common.formats import input_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_rows
 from nightshift.common.spec import JobSpec, parse_spec
-from nightshift.producer.arrange import arrange, copy
-from nightshift.producer.arrange.arrange import ArrangedPlan, arranged_plan
-from nightshift.producer.arrange.order import sort_columns
-from nightshift.producer.arrange.worth import Worth
 from nightshift.producer.external_sort import boxes
-from nightshift.producer.planning import planner
-from nightshift.producer.planning.planner import Plan
+from nightshift.producer.submit.arrange import arrange, copy
+from nightshift.producer.submit.arrange.arrange import ArrangedPlan, arranged_plan
+from nightshift.producer.submit.arrange.order import sort_columns
+from nightshift.producer.submit.arrange.savings import Worth
+from nightshift.producer.submit.planning import planner
+from nightshift.producer.submit.planning.planner import Plan
 
 
 @dataclass

@@ -12,9 +12,9 @@ from nightshift.common.errors import BadInput
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.producer.estimate.row_sample import sample_rows
-from nightshift.producer.planning import line_scan, reading
-from nightshift.producer.planning.convert import lines
-from nightshift.producer.planning.planner import Plan
+from nightshift.producer.submit.planning import line_scan, reading
+from nightshift.producer.submit.planning.convert import lines
+from nightshift.producer.submit.planning.planner import Plan
 from nightshift.producer.submit.submit import survey
 from tests.support.arrow_memory import counted
 

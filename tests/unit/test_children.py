@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from nightshift.common.ledger import Ledger, fleet, schema, workers
+from nightshift.common.ledger import Ledger, schema
+from nightshift.common.ledger.fleet import slots, workers
 from nightshift.common.processes.process_group import EMPTY_SECONDS
 from nightshift.common.settings import Settings
 from nightshift.worker.supervisor.children import ChildConfig, ExitCode, Slot
@@ -74,7 +75,7 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
 
     monkeypatch.setattr(workers, "child_state", lambda *_: "ready")
     monkeypatch.setattr(workers, "end", end)
-    monkeypatch.setattr(fleet, "leave", lambda *_: None)
+    monkeypatch.setattr(slots, "leave", lambda *_: None)
     monkeypatch.setattr(schema, "check", lambda _: None)
     monkeypatch.setattr(Supervisor, "_choose", lambda _: None)
     return found

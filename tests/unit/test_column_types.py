@@ -17,8 +17,8 @@ from nightshift.common.formats.parquet.column_types import canonical_type
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_rows
 from nightshift.common.spec import parse_spec
-from nightshift.producer.planning import planner
 from nightshift.producer.submit.checks import check_jsonl
+from nightshift.producer.submit.planning import planner
 from nightshift.worker.engines.protocol import Answer
 from nightshift.worker.rows.results import RowResults, part_table
 from tests.support.parts import read_part

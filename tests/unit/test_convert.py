@@ -22,7 +22,7 @@ from nightshift.common.errors import BadInput, SourceChanged
 from nightshift.common.formats import input_copies, input_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import parse_spec
-from nightshift.producer.planning import convert, csv_input, planner
+from nightshift.producer.submit.planning import convert, csv_input, planner
 
 PACK = {
     "": bytes,
@@ -661,7 +661,7 @@ def test_a_crash_in_the_middle_leaves_nothing_that_counts(tmp_path):
 import os
 from nightshift.common.formats import input_copies, input_rows
 from nightshift.common.spec import InputSpec
-from nightshift.producer.planning import planner
+from nightshift.producer.submit.planning import planner
 input_copies.encoded_types = lambda _: os._exit(9)
 planner.plan(InputSpec(uri="{tmp_path}/in"), 1000, output_uri="{tmp_path}/out")
 """
@@ -686,7 +686,7 @@ def test_copies_are_made_in_bounded_memory(tmp_path):
             file.write(block)
     code = f"""
 import resource
-from nightshift.producer.planning import planner
+from nightshift.producer.submit.planning import planner
 from nightshift.common.spec import InputSpec
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 plan = planner.plan(InputSpec(uri="{tmp_path}/in"), 1000, output_uri="{tmp_path}/out")

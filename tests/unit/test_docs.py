@@ -12,9 +12,9 @@ import yaml
 from nightshift.common import spec
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry import metrics
-from nightshift.producer.batch_api import models
 from nightshift.producer.cli.flags import Flags
 from nightshift.producer.cli.job_spec import job_spec
+from nightshift.producer.serve import model_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -121,7 +121,7 @@ def test_the_door_of_the_readme_opens_with_files_that_are_there() -> None:
     [table] = re.findall(r"NIGHTSHIFT_SERVE_MODELS=(\S+)", page)
     [code] = re.findall(r"```python\n(import openai.*?)```", page, re.DOTALL)
     [requests] = re.findall(r'open\("(.*?)"', code)
-    served = models.load(root / table)
+    served = model_table.load(root / table)
     bodies = [json.loads(row)["body"] for row in (root / requests).read_text().splitlines()]
     assert {body["model"] for body in bodies} <= set(served.models)
     [engine] = [served.models[name].engine for name in {body["model"] for body in bodies}]

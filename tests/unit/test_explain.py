@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from nightshift.common.ledger.outages import Kind, Outage
+from nightshift.common.ledger.fleet.outages import Kind, Outage
 from nightshift.common.states import JobState
 from nightshift.producer.advice.here import NOBODY, Here, Works
 from nightshift.producer.explain.reasons import explain
-from nightshift.producer.explain.situation import Facts, SetAside, SlotFact
+from nightshift.producer.explain.snapshot import Facts, SetAside, SlotFact
 
 OWN, OTHER = "own", "other"
 

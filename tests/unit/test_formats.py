@@ -21,7 +21,7 @@ from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import InputSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import streams
-from nightshift.producer.planning import planner
+from nightshift.producer.submit.planning import planner
 from tests.support.parts import read_part
 
 BIG = 64 * 2**20

@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from nightshift.common.ledger.growth.watches import FileState, UnplannedFile
+from nightshift.common.ledger.jobs.watches import FileState, UnplannedFile
 from nightshift.common.spec import InputSpec
 from nightshift.common.storage import FileInfo
 from nightshift.producer.cli.app import app
-from nightshift.producer.growth.fit import misfit
 from nightshift.producer.submit.changes import changes, judge_look
+from nightshift.producer.submit.column_fit import misfit
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from nightshift.common.ledger.batches.handovers import Siblings
-from nightshift.worker.engines.line import Line
+from nightshift.worker.engines.arrival_order import Line
 from nightshift.worker.engines.loop_thread import run_rows
 from nightshift.worker.engines.protocol import Outcome, Request, Work
 from nightshift.worker.handover.decision import NOTHING, Gift, Load, gift, part_sizes

@@ -14,8 +14,8 @@ from nightshift.common.errors import BadInput
 from nightshift.common.formats import hive, input_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import InputSpec, JobSpec, parse_spec
-from nightshift.producer.planning import planner
 from nightshift.producer.submit.checks import check_columns
+from nightshift.producer.submit.planning import planner
 from nightshift.producer.submit.submit import with_partitioning
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nightshift.common.ledger.job_roots import UNBOUND, Admitted, still_held
+from nightshift.common.ledger.jobs.job_roots import UNBOUND, Admitted, still_held
 
 CASES: list[tuple[Admitted, list[str] | None, tuple[str, ...] | None]] = [
     (UNBOUND, ["/a"], None),

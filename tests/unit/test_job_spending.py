@@ -2,7 +2,7 @@
 
 import pytest
 
-from nightshift.common.ledger.spending import Spent
+from nightshift.common.ledger.jobs.spending import Spent
 from nightshift.worker.telemetry.job_spending import JobSpending
 
 

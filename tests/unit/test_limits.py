@@ -6,9 +6,14 @@ from typing import Any
 import pytest
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger.gateway.tenants import Tenant
 from nightshift.common.spec import parse_spec
-from nightshift.producer.batch_api.limits import bound, place_refusal, quota_refusal, refusal
+from nightshift.producer.serve.ledger.tenants import Tenant
+from nightshift.producer.serve.tenants.limits import (
+    bound,
+    place_refusal,
+    quota_refusal,
+    refusal,
+)
 
 FUNCTION = {"backend": "function", "callable": "rules:shout"}
 REMOTE = {"backend": "openai", "model": "m", "base_url": "http://10.0.0.1/v1"}

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from nightshift.common import storage
-from nightshift.producer.planning import line_scan
-from nightshift.producer.planning.line_scan import scan_lines
+from nightshift.producer.submit.planning import line_scan
+from nightshift.producer.submit.planning.line_scan import scan_lines
 
 CONTENT = st.lists(
     st.sampled_from([b"\n", b"\n\n", b"\r\n", b" ", b"\t", b"\x0b", b"\x00", b"{", b"\xc3\xa4"])

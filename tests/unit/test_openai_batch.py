@@ -18,16 +18,16 @@ from nightshift.common.formats import input_rows, output_schema
 from nightshift.common.formats.jsonl import openai_batch
 from nightshift.common.formats.jsonl.lines import BadLine
 from nightshift.common.formats.parquet.read_cache import ReadCache
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.spec import JobSpec, RequestsTask, parse_spec
 from nightshift.common.states import RowErrorKind
-from nightshift.producer.batch_api import batch_file
 from nightshift.producer.cli.flags import Flags
 from nightshift.producer.cli.job_spec import job_spec
-from nightshift.producer.planning import planner
 from nightshift.producer.results import collect, openai_batch_results
+from nightshift.producer.serve.api_batches import batch_file
 from nightshift.producer.submit import openai_batch_file
 from nightshift.producer.submit.checks import check_columns
+from nightshift.producer.submit.planning import planner
 
 SPEC: dict[str, Any] = {
     "name": "asked",

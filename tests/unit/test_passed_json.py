@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from nightshift.common.formats import input_rows, output_schema, part_rows
 from nightshift.common.formats.jsonl.reader import HEAD_ROWS
 from nightshift.common.formats.parquet.read_cache import ReadCache
-from nightshift.common.formats.schema_merge import with_late_texts
 from nightshift.common.formats.values import to_rows
 from nightshift.common.row_errors import Failure
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import RowErrorKind
-from nightshift.producer.arrange.arrange import arranged_plan
-from nightshift.producer.planning import planner
+from nightshift.producer.submit.arrange.arrange import arranged_plan
+from nightshift.producer.submit.planning import planner
+from nightshift.producer.submit.planning.schema_merge import with_late_texts
 from nightshift.worker.engines.protocol import Answer
 from nightshift.worker.rows.results import RowResults, part_table
 from tests.support.parts import read_part

@@ -21,10 +21,10 @@ from nightshift.common.formats.parquet import decoded_size
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import InputSpec, parse_spec
 from nightshift.common.spec.sections import BATCH_BYTES
-from nightshift.producer.planning import line_scan, planner
-from nightshift.producer.planning.batch_cuts import cut_rows
-from nightshift.producer.planning.planner import Plan
 from nightshift.producer.submit.checks import check_columns
+from nightshift.producer.submit.planning import line_scan, planner
+from nightshift.producer.submit.planning.batch_cuts import cut_rows
+from nightshift.producer.submit.planning.planner import Plan
 
 
 def planned(uri, rows=10, *, columns=None, batch_bytes=BATCH_BYTES, **options) -> Plan:

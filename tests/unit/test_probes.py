@@ -16,7 +16,8 @@ from typing import Any, cast
 import pytest
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, workers
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.fleet import workers
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.telemetry import run_state
 from nightshift.producer.reaper import alive as reaper_probe

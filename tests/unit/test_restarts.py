@@ -2,13 +2,13 @@
 
 import pytest
 
-from nightshift.producer.gateway.health import SILENT_SECONDS, Health
 from nightshift.producer.local.restarts import (
     LIVED_SECONDS,
     LONGEST_PAUSE_SECONDS,
     Restarts,
     pause_seconds,
 )
+from nightshift.producer.serve.health import SILENT_SECONDS, Health
 
 
 @pytest.mark.parametrize(

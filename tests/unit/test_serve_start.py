@@ -10,8 +10,8 @@ def test_a_server_starts_without_arrow() -> None:
     heavy = "pyarrow numpy celery transformers"
     script = (
         "import sys; from nightshift.producer import connect; "
-        "from nightshift.producer.console import app; "
-        "from nightshift.producer.gateway import server; "
+        "from nightshift.producer.serve.console import app; "
+        "from nightshift.producer.serve import server; "
         f"print([name for name in {heavy.split()!r} if name in sys.modules])"
     )
     here = Path(__file__).parents[2]

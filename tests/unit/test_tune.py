@@ -8,7 +8,7 @@ from rich.console import Console
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger.engines.tunings import MachineLoads
-from nightshift.producer.cli import tune as command
+from nightshift.producer.tune import commands as command
 from nightshift.producer.tune import halving, table
 from nightshift.producer.tune.refusal import ALONE_SECONDS, refusal
 from nightshift.producer.tune.trials import Candidate, Trials

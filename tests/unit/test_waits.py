@@ -2,7 +2,7 @@
 
 import pytest
 
-from nightshift.common.ledger.outages import Kind, Outage
+from nightshift.common.ledger.fleet.outages import Kind, Outage
 from nightshift.common.ledger.queries import job_pace
 from nightshift.worker.telemetry.waits import LASTING_SECONDS, QUIET_SECONDS, Waits
 

@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from nightshift.common.errors import BadInput
-from nightshift.producer.batch_api.webhooks import (
+from nightshift.producer.serve.api_batches.webhooks import (
     NotSent,
     check,
     checked_address,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from nightshift.producer.arrange.worth import (
+from nightshift.producer.submit.arrange.savings import (
     LEAST_TOKENS,
     SharingSample,
     Worth,

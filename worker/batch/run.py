@@ -27,7 +27,7 @@ from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.part_rows import PartStore
 from nightshift.common.formats.values import for_python
 from nightshift.common.ledger.batches.records import Lease
-from nightshift.common.ledger.outages import Kind
+from nightshift.common.ledger.fleet.outages import Kind
 from nightshift.common.settings import Settings
 from nightshift.common.spec import FunctionTask
 from nightshift.common.telemetry.metrics import Stage

@@ -11,8 +11,8 @@ from enum import IntEnum
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger.engines.loads import LoadPolicy
-from nightshift.common.ledger.fleet import SlotOrder, SlotReport
-from nightshift.common.ledger.workers import Child
+from nightshift.common.ledger.fleet.slots import SlotOrder, SlotReport
+from nightshift.common.ledger.fleet.workers import Child
 from nightshift.common.processes.process_group import EMPTY_SECONDS, ProcessGroup
 from nightshift.common.settings import Settings
 from nightshift.common.spec import FunctionEngineSpec, OpenaiEngineSpec

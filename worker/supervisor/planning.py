@@ -2,8 +2,9 @@
 
 from nightshift.common.allocation.deadlines import with_deadlines
 from nightshift.common.allocation.plan import allocate, beside_cordoned, desired_slots
-from nightshift.common.ledger import Ledger, deadlines, pool_plans
-from nightshift.common.ledger.control import cordons
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.fleet import cordons, pool_plans
+from nightshift.common.ledger.jobs import deadlines
 
 
 def renew(ledger: Ledger, pool: str, alive_seconds: float) -> bool:

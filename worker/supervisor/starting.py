@@ -9,8 +9,8 @@ from pathlib import Path
 import structlog
 
 from nightshift.common import logs
-from nightshift.common.ledger.fleet import Machine
-from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.fleet.slots import Machine
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.settings import Settings, child_environment
 from nightshift.worker.supervisor.channel import ToChild

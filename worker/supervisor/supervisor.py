@@ -20,9 +20,11 @@ from nightshift.common.errors import (
     Retryable,
     SchemaMismatch,
 )
-from nightshift.common.ledger import Connection, Ledger, fleet, jobs, schema, workers
+from nightshift.common.ledger import Connection, Ledger, schema
 from nightshift.common.ledger.engines import loads
-from nightshift.common.ledger.fleet import Machine, SlotOrder
+from nightshift.common.ledger.fleet import slots, workers
+from nightshift.common.ledger.fleet.slots import Machine, SlotOrder
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.processes import hardware
 from nightshift.common.settings import Settings
 from nightshift.worker.supervisor import planning, starting
@@ -259,7 +261,7 @@ class Supervisor:
 
     def _reported(self) -> tuple[list[SlotOrder], bool]:
         with self.ledger.transaction() as connection:
-            orders, is_old = fleet.report(
+            orders, is_old = slots.report(
                 connection,
                 self._machine,
                 [slot.report(self._gpu_figures.of(slot.gpus)) for slot in self._slots],
@@ -345,6 +347,6 @@ class Supervisor:
         """Takes the slots out of the plan at once; without Postgres a lease later."""
         try:
             with self.ledger.transaction() as connection:
-                fleet.leave(connection, self.identity)
+                slots.leave(connection, self.identity)
         except NightshiftError as error:
             log.warning("leave_failed", error=str(error))

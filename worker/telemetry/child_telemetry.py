@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from nightshift.common.ledger.workers import Child
+from nightshift.common.ledger.fleet.workers import Child
 from nightshift.common.telemetry.steps import Step, StepFile
 from nightshift.worker.telemetry.counts import Counts
 from nightshift.worker.telemetry.engine_steps import ChildSteps

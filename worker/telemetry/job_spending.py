@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nightshift.common.ledger.spending import Spent
+from nightshift.common.ledger.jobs.spending import Spent
 
 
 @dataclass(slots=True)

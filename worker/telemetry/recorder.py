@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from nightshift.common.ledger.outages import Kind
+from nightshift.common.ledger.fleet.outages import Kind
 from nightshift.common.telemetry.metrics import Stage
 
 

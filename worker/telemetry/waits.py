@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nightshift.common.ledger.outages import Kind, Wait
+from nightshift.common.ledger.fleet.outages import Kind, Wait
 from nightshift.common.text import kept_message
 from nightshift.worker.telemetry.recorder import Subscriber
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from sqlalchemy import text
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import archives, jobs
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.engines import loads
+from nightshift.common.ledger.jobs import archives, jobs
 from nightshift.common.states import JobState
 
 REOPEN = text("""

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from sqlalchemy import text
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import archives, jobs
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.engines import loads
+from nightshift.common.ledger.jobs import archives, jobs
 from nightshift.common.states import JobState, RowErrorKind
 
 

@@ -10,9 +10,9 @@ from sqlalchemy import RowMapping, text
 
 from nightshift.common.allocation.load_errors import Case, Concern, FailedLoad, fails_jobs
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import jobs
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.fleet import Machine
+from nightshift.common.ledger.fleet.slots import Machine
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.text import kept_message
 
 LONGEST_PAUSE_SECONDS = 600.0

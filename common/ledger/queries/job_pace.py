@@ -5,8 +5,8 @@ from typing import Any
 
 from sqlalchemy import RowMapping, text
 
-from nightshift.common.ledger import outages
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.fleet import outages
 
 Looked = dict[str, Any]
 """A row of job_progress with the columns of job_pace, whose rates take the place of the others."""

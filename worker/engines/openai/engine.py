@@ -20,7 +20,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponen
 
 from nightshift.common import remotes
 from nightshift.common.errors import BadInput, EngineNotHere
-from nightshift.common.ledger.outages import Kind
+from nightshift.common.ledger.fleet.outages import Kind
 from nightshift.common.settings import Settings
 from nightshift.common.spec import GenerateTask, OpenaiEngineSpec, Task
 from nightshift.common.spec.tasks.sampling import BY_SERVER, THINKING_TOKENS

@@ -35,7 +35,7 @@ from nightshift.common.spec import GenerateTask, RequestsTask, Task, VllmEngineS
 from nightshift.common.spec.engines import SERVER_ARGUMENTS
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines import hub
-from nightshift.worker.engines.line import Line
+from nightshift.worker.engines.arrival_order import Line
 from nightshift.worker.engines.loop_thread import LoopThread, run_rows
 from nightshift.worker.engines.protocol import Outcome, Request, Work, timed_out
 from nightshift.worker.engines.vllm import backends, devices, generate, thinking, verify

@@ -1,0 +1,1 @@
+"""What the ledger keeps of machines: workers, slots, plans of pools, cordons, outages."""

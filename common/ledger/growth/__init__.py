@@ -1,1 +1,0 @@
-"""Datasets that grow: generations of a job, watched inputs, and files that changed."""

@@ -1,0 +1,1 @@
+"""What the ledger keeps of jobs: submitted, changed, grown, judged, closed, archived, deleted."""

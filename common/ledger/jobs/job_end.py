@@ -1,0 +1,235 @@
+"""The end of a job: which jobs have all batches over, and how a job is closed."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import text
+
+from nightshift.common.ledger.batches import leasing
+from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.jobs import tenant_costs
+from nightshift.common.ledger.jobs.jobs import lock, pause_refused
+from nightshift.common.ledger.jobs.judged import REFUSED_ALIKE, refused_alike
+from nightshift.common.states import JobState
+
+
+def finishable(
+    connection: Connection,
+    reaper: str,
+    hold_seconds: float,
+    busy: Sequence[int] = (),
+    most: int | None = None,
+) -> Sequence[int]:
+    """Jobs whose batches are all over and whose files want finishing, taken for `hold_seconds`: at
+    most `most` of them, without those that the reaper is `busy` with; first what nobody has tried.
+
+    Other reapers pass over a taken job, which only saves work: finishing twice is harmless. A
+    cancelled or failed job is over once nobody holds a lease of it. A job whose input is watched
+    waits for files, one that is paused since all its rows were refused alike for a resume.
+    """
+    statement = text(f"""
+        WITH taken AS MATERIALIZED (
+            SELECT j.id FROM jobs j CROSS JOIN LATERAL (
+                SELECT coalesce(sum(batches_leased), 0) AS leased,
+                       coalesce(sum(batches_pending + batches_queued), 0) AS waiting
+                FROM job_counters WHERE job_id = j.id) AS c
+            WHERE j.closed_at IS NULL AND j.id <> ALL (CAST(:busy AS bigint[]))
+              AND (j.finisher_until IS NULL OR j.finisher_until < now()
+                   OR j.finisher = :reaper)
+              AND CASE WHEN j.state = 'paused' THEN ({REFUSED_ALIKE}) IS NULL ELSE true END
+              AND c.leased = 0 AND (j.state IN ('cancelled', 'failed') OR c.waiting = 0
+                                    AND NOT EXISTS (SELECT FROM job_watches w
+                                                    WHERE w.job_id = j.id))
+            ORDER BY j.finisher_until NULLS FIRST, j.id LIMIT :most
+            FOR UPDATE OF j SKIP LOCKED
+        )
+        UPDATE jobs j SET finisher = :reaper,
+               finisher_until = now() + make_interval(secs => :hold)
+        FROM taken WHERE j.id = taken.id
+        RETURNING j.id
+    """)
+    return connection.scalars(
+        statement, {"reaper": reaper, "hold": hold_seconds, "busy": list(busy), "most": most}
+    ).all()
+
+
+def keep_finishing(
+    connection: Connection, reaper: str, busy: Sequence[int], hold_seconds: float
+) -> None:
+    """Keeps jobs taken whose finish takes long, once half of their time is over. Waits for nobody:
+    a job that somebody changes at this moment is kept the next time.
+    """
+    statement = text("""
+        WITH kept AS MATERIALIZED (
+            SELECT id FROM jobs
+            WHERE id = ANY (CAST(:busy AS bigint[])) AND finisher = :reaper
+              AND finisher_until < now() + make_interval(secs => :hold / 2)
+            FOR NO KEY UPDATE SKIP LOCKED
+        )
+        UPDATE jobs j SET finisher_until = now() + make_interval(secs => :hold)
+        FROM kept WHERE j.id = kept.id
+    """)
+    connection.execute(statement, {"reaper": reaper, "busy": list(busy), "hold": hold_seconds})
+
+
+def hold_refused(connection: Connection, job_id: int) -> bool:
+    """Whether a job with no batch left ends by nobody but a person, since all its rows were refused in
+    the same words: then it is paused now, if a worker has not paused it before.
+    """
+    left = open_work(connection, job_id)
+    if left.state is JobState.RUNNING:
+        return not left.dead and pause_refused(connection, job_id)
+    return refused_alike(connection, job_id, JobState.PAUSED) is not None
+
+
+def take_owners(connection: Connection, job_id: int, limit: int) -> int:
+    """Takes the waiting batches of a job that is over from their last owners, at most `limit` of
+    them; returns how many. None of a job that a retry has opened again.
+    """
+    if not lock(connection, job_id).over:
+        return 0
+    return leasing.take_owners(connection, job_id, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWork:
+    """What is not over in a job: its batches by state, waiting ones that still have their last
+    owner, and dead ones without an error part.
+    """
+
+    state: JobState
+    leased: int
+    waiting: int
+    owned: int
+    dead: int
+    without_part: int
+
+    @property
+    def may_commit(self) -> bool:
+        """True while an attempt that has begun, or is about to begin, may still name its part.
+
+        In a job that is over nothing begins any more. Yet a COMMIT that began before the job was
+        over may still be under way, for a lease or for a batch that still has its last owner.
+        """
+        return bool(self.leased or self.owned or (self.waiting and not self.state.over))
+
+    @property
+    def end(self) -> JobState | None:
+        """The state in which the job ends with this work; None while it cannot end."""
+        if self.may_commit or self.without_part:
+            return None
+        if self.state.over:
+            return self.state
+        return JobState.FAILED if self.dead else JobState.COMPLETED
+
+
+def open_work(connection: Connection, job_id: int) -> OpenWork:
+    """Locks the job and counts what is not over in it."""
+    state = lock(connection, job_id)
+    statement = text("""
+        -- Each by the index of its state: one scan for all would read every batch that is done.
+        SELECT (SELECT count(*) FROM batches WHERE job_id = :id AND state = 'pending')
+               + (SELECT count(*) FROM batches WHERE job_id = :id AND state = 'queued')
+               AS waiting,
+               (SELECT count(*) FROM batches
+                WHERE job_id = :id AND state IN ('pending', 'queued') AND owner IS NOT NULL)
+               AS owned,
+               (SELECT count(*) FROM batches WHERE job_id = :id AND state = 'leased') AS leased,
+               count(*) AS dead,
+               count(*) FILTER (WHERE part_name IS NULL OR redo IS NOT NULL) AS without_part
+        FROM batches WHERE job_id = :id AND state = 'dead'
+    """)
+    return OpenWork(state, **connection.execute(statement, {"id": job_id}).mappings().one())
+
+
+def close(connection: Connection, job_id: int) -> JobState | None:
+    """Closes a job whose files are finished; None when it has open batches again (retry)."""
+    left = open_work(connection, job_id)
+    if left.end is not None:
+        reason = _why_dead(connection, job_id, left.dead) if left.dead else None
+        _close(connection, job_id, left.end, reason)
+    return left.end
+
+
+def note_work(connection: Connection, job_id: int) -> None:
+    """Writes how long at least one batch of the job was leased, up to the commit of each.
+
+    One scan of the attempts of a job that ends: it may take seconds for a million batches, and is ended
+    by the time limit of a statement for very many. Nothing but the rate of the job needs it.
+    """
+    statement = text("""
+        UPDATE jobs SET worked_seconds = (
+            SELECT extract(epoch FROM sum(ended_at - greatest(claimed_at, reached)))
+            FROM (SELECT claimed_at, ended_at,
+                         max(ended_at) OVER (ORDER BY claimed_at ROWS BETWEEN UNBOUNDED PRECEDING
+                                             AND 1 PRECEDING) AS reached
+                  FROM attempts WHERE job_id = :id AND outcome IN ('done', 'split')) AS ordered
+            WHERE reached IS NULL OR ended_at > reached)
+        WHERE id = :id AND closed_at IS NULL
+    """)
+    connection.execute(statement, {"id": job_id})
+
+
+def note_code(connection: Connection, job_id: int) -> None:
+    """Writes which code the functions had that finished batches of the job, for when its attempts are
+    archived. As long a scan as that of `note_work`.
+    """
+    statement = text("""
+        UPDATE jobs SET code = (
+            SELECT jsonb_agg(DISTINCT w.code)
+            FROM (SELECT DISTINCT worker_id FROM attempts
+                  WHERE job_id = :id AND outcome IN ('done', 'split')) AS had
+            JOIN workers w ON w.id = had.worker_id WHERE w.code IS NOT NULL)
+        WHERE id = :id AND closed_at IS NULL
+    """)
+    connection.execute(statement, {"id": job_id})
+
+
+def note_ids(connection: Connection, job_id: int, counted: Mapping[str, Any] | None) -> None:
+    """Writes what was counted of the ids of a job that ends."""
+    statement = text("""
+        UPDATE jobs SET id_counts = CAST(:counted AS jsonb) WHERE id = :id AND closed_at IS NULL
+    """)
+    written = None if counted is None else json.dumps(counted)
+    connection.execute(statement, {"id": job_id, "counted": written})
+
+
+def abandon(connection: Connection, job_id: int, reason: str) -> bool:
+    """Closes a job whose files can never be finished: failed, unless it was cancelled. False when
+    a retry has opened it again: then its files are not final.
+    """
+    left = open_work(connection, job_id)
+    if left.may_commit:
+        return False
+    _close(connection, job_id, left.state if left.state.over else JobState.FAILED, reason)
+    return True
+
+
+def _why_dead(connection: Connection, job_id: int, dead: int) -> str:
+    """A sentence with the error that most dead batches share."""
+    statement = text("""
+        SELECT last_error, count(*) AS batches FROM batches
+        WHERE job_id = :id AND state = 'dead' AND last_error IS NOT NULL
+        GROUP BY last_error ORDER BY count(*) DESC, min(seq) LIMIT 1
+    """)
+    worst = connection.execute(statement, {"id": job_id}).one_or_none()
+    total = "1 batch is dead" if dead == 1 else f"{dead} batches are dead"
+    if worst is None:
+        return total
+    some = "" if worst.batches == dead else f", {worst.batches} of them because of one error"
+    return f"{total}{some}: {worst.last_error}"
+
+
+def _close(connection: Connection, job_id: int, end: JobState, reason: str | None) -> None:
+    """Writes the end of a job; what failed or was cancelled keeps the reason that it has."""
+    statement = text("""
+        UPDATE jobs SET state = :state, closed_at = now(), finisher = NULL,
+               finisher_until = NULL, finished_at = coalesce(finished_at, now()),
+               reason = CASE WHEN state IN ('failed', 'cancelled') THEN reason
+                             ELSE :reason END
+        WHERE id = :id AND closed_at IS NULL
+    """)
+    connection.execute(statement, {"id": job_id, "state": end, "reason": reason})
+    tenant_costs.count(connection, job_id)

@@ -1,0 +1,69 @@
+"""Retention: jobs that have been closed for long leave the ledger, one at a time, beside the rounds."""
+
+import threading
+from functools import partial
+
+import structlog
+
+from nightshift.common import storage
+from nightshift.common.errors import NightshiftError
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.batches import dispatch
+from nightshift.common.ledger.jobs import archives, jobs
+from nightshift.common.ledger.jobs.archives import Archive
+from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.settings import Settings
+from nightshift.producer.archive.leave import leave
+from nightshift.producer.archive.table_files import HOLD_SECONDS
+from nightshift.producer.submit import output_owner
+
+log = structlog.get_logger(__name__)
+
+LATER_SECONDS = 3600.0
+"""When a job is tried again whose rows are needed, or whose output could not be written."""
+
+
+class Stopped(Exception):
+    """The reaper was asked to stop; another one, or the next start, goes on with the job."""
+
+
+def archive_due(ledger: Ledger, settings: Settings, stop: threading.Event) -> None:
+    """Archives jobs until none is left that has been closed for `retention_days`.
+
+    A job whose rows are needed or whose files cannot be written is left alone for LATER_SECONDS,
+    with a line in the log. Raises what the ledger raises.
+    """
+    days = settings.retention_days
+    while days is not None and not stop.is_set():
+        taken = _take(ledger, days)
+        if taken is None:
+            return
+        job, archive = taken
+        why, unexpected = "its rows are needed", False
+        try:
+            storage.hold(job.output_uri, settings.allowed_roots)
+            output_owner.refuse_foreign(ledger, job)
+            if leave(ledger, job, archive, days, partial(_rest, stop)):
+                continue
+        except Stopped:
+            return
+        except Exception as error:  # no job may keep the others from their turn
+            why, unexpected = str(error), not isinstance(error, NightshiftError)
+        log.warning("job_not_archived", job_id=job.id, why=why, exc_info=unexpected)
+        with ledger.transaction() as connection:
+            archives.postpone(connection, archive, LATER_SECONDS)
+
+
+def _rest(stop: threading.Event, seconds: float) -> None:
+    """Works half of the time at most, so that claims find Postgres free."""
+    if stop.wait(seconds):
+        raise Stopped
+
+
+def _take(ledger: Ledger, days: int) -> tuple[Job, Archive] | None:
+    with ledger.transaction() as connection:
+        if not dispatch.try_duty(connection, archives.ARCHIVE_LOCK):
+            return None
+        archive = archives.take(connection, days, HOLD_SECONDS)
+        job = None if archive is None else jobs.get(connection, archive.job_id)
+        return None if archive is None or job is None else (job, archive)

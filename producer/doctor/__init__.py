@@ -1,0 +1,1 @@
+"""A wing: `nightshift doctor` checks what a fleet stands on."""

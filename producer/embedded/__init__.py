@@ -1,0 +1,1 @@
+"""The servers of one machine: Postgres and Redis out of wheels, below a home folder."""

@@ -1,0 +1,107 @@
+"""What is known of a job and of its pool, for those who say why the job stands where it stands."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nightshift.common.ledger.fleet.outages import Outage
+from nightshift.common.states import JobState
+from nightshift.producer.advice.here import FLEET, Here
+
+REAPER_SILENT_SECONDS = 30.0
+"""A reaper notes every 5 s that it lives: silent for longer, it is gone, frozen or cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFact:
+    """A slot of the job's pool. `engine_key` is what the slot has or loads, `job` one that needs that
+    engine, and `due_seconds` the time to that job's deadline, None without one; `serves` is the only
+    engine that the slot may have. `cordon` names the host, worker or slot that is cordoned.
+    """
+
+    host: str
+    state: str
+    engine_key: str | None = None
+    planned_key: str | None = None
+    serves: str | None = None
+    job: str | None = None
+    job_id: int | None = None
+    priority: int | None = None
+    due_seconds: float | None = None
+    child_seconds: float | None = None
+    cordon: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A machine that could not load the job's engine and waits until it tries again."""
+
+    host: str
+    error: str
+    seconds_left: float
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the ledger knows of a job and its pool. Times are seconds; None is unknown or never.
+
+    `here` says who works on the ledger. `reaper_seconds` is the age of the last sign of any reaper;
+    `part_seconds` that of the job's last part; `lease_seconds` the age of its oldest lease;
+    `children_at_work` are living workers that have leases; `resting` and `rest_seconds` tell of batches
+    that wait after an error. `ahead` is a job that has the same engine and goes first; jobs in `hidden`
+    are not named to this reader. `watch_seconds` is the pause between two looks for new files, where the
+    input is watched, and `watch_error` says why the last look came to nothing. `pools` are those whose
+    living workers may have the engine, and `outages` what workers or reapers wait for; the job `stands`
+    where all of its workers do. A reader who `is_guest` keeps no machines.
+    """
+
+    job_id: int
+    state: JobState
+    pool: str
+    engine_key: str
+    reason: str | None = None
+    closed: bool = False
+    here: Here = FLEET
+    rows_total: int = 0
+    rows_over: int = 0
+    rows_failed: int = 0
+    pending: int = 0
+    queued: int = 0
+    leased: int = 0
+    max_parallel: int | None = None
+    rows_per_second: float | None = None
+    stands: bool = False
+    reaper_seconds: float | None = None
+    part_seconds: float | None = None
+    lease_seconds: float | None = None
+    children_at_work: int = 0
+    load_seconds: float | None = None
+    resting: int = 0
+    rest_seconds: float = 0.0
+    rest_error: str = ""
+    slots: Sequence[SlotFact] = ()
+    set_aside: Sequence[SetAside] = ()
+    ahead: str | None = None
+    ahead_id: int | None = None
+    ahead_priority: int = 0
+    hidden: frozenset[int] = frozenset()
+    watch_seconds: int | None = None
+    watch_error: str | None = None
+    pools: Sequence[str] = ()
+    outages: Sequence[Outage] = ()
+    is_guest: bool = False
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody works on the ledger."""
+        return self.here.nobody
+
+    @property
+    def waiting(self) -> int:
+        """Batches that somebody is to take, leases of dead workers included; none of a job that is over."""
+        left = 0 if self.children_at_work else self.leased
+        return 0 if self.state.over else self.pending + self.queued + left
+
+    @property
+    def has_reaper(self) -> bool:
+        """Whether a reaper was seen lately."""
+        return self.reaper_seconds is not None and self.reaper_seconds < REAPER_SILENT_SECONDS

@@ -1,0 +1,317 @@
+"""Finalizing: the results of a batch whose job is over become files, and the batch ends."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import structlog
+from numpy.typing import NDArray
+
+from nightshift.common import storage
+from nightshift.common.errors import LeaseLost, LedgerUnavailable, Permanent
+from nightshift.common.failpoints import Moment, reached
+from nightshift.common.formats.jsonl.lines import is_blank, parse_line
+from nightshift.common.formats.jsonl.openai_batch import id_of
+from nightshift.common.ledger import Connection, Ledger
+from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.settings import Settings
+from nightshift.common.states import JobState
+from nightshift.producer.results import openai_batch_results, part_files
+from nightshift.producer.results.collect import rows_for
+from nightshift.producer.serve import store_layout
+from nightshift.producer.serve.api_batches.batch_file import Problem
+from nightshift.producer.serve.api_batches.hold import HOLD_SECONDS, Hold, held
+from nightshift.producer.serve.hidden_paths import Hidden
+from nightshift.producer.serve.ledger import (
+    api_batch_steps,
+    api_batches,
+    files,
+    ids,
+)
+from nightshift.producer.serve.ledger.api_batches import Batch, BatchStatus
+from nightshift.producer.submit.planning import convert
+
+log = structlog.get_logger(__name__)
+
+ROWS_A_CHECK = 10_000
+"""Rows that are written between two looks whether the reaper still has the batch."""
+
+TRIED_FOR = timedelta(hours=1)
+"""How long a batch is tried whose results cannot be read: an operator may bring lost files back."""
+
+NEVER_RAN = {
+    BatchStatus.EXPIRED: ("batch_expired", "the batch's time was over before this request ran"),
+    BatchStatus.CANCELLED: ("batch_cancelled", "the batch was cancelled before this request ran"),
+}
+"""Code and message of a request that never ran, by how the batch ends."""
+
+
+@dataclass(slots=True)
+class ResultFile:
+    """A file of results on its way: its id, its place, its lines, bytes and tokens of thoughts so far."""
+
+    id: str
+    uri: str
+    lines: int = 0
+    size: int = 0
+    reasoning_tokens: int = 0
+
+    def write(self, sink: BinaryIO, line: bytes) -> None:
+        """Adds a line."""
+        sink.write(line)
+        self.lines += 1
+        self.size += len(line)
+
+
+def ended_as(
+    ends_as: BatchStatus | None, job: JobState | None, *, every_row_over: bool
+) -> BatchStatus:
+    """How a batch ends: as it was told to, else as its job did. A job that failed with an outcome for
+    every row has completed the batch: which rows failed stands in its files.
+    """
+    if ends_as is not None:
+        return ends_as
+    if job is JobState.CANCELLED:
+        return BatchStatus.CANCELLED
+    if job is JobState.COMPLETED or (job is JobState.FAILED and every_row_over):
+        return BatchStatus.COMPLETED
+    return BatchStatus.FAILED
+
+
+def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
+    """Finalizes a batch whose job is over; False where there is none.
+
+    Raises Retryable on outages, and for TRIED_FOR also Permanent where files of the job are not what
+    the ledger says: the batch is taken again when the time of this reaper is over. After that the batch
+    has failed; a retry of the batch writes the files once somebody has brought them back.
+    """
+    with ledger.transaction() as connection:
+        batch = api_batch_steps.take_ended(connection, who, HOLD_SECONDS)
+        if batch is None:
+            return False
+        job = jobs.get(connection, batch.job_id)
+        told = api_batch_steps.ends_as(connection, batch.id)
+        progress = None if job is None else jobs.progress(connection, job.id)
+    if job is None or progress is None:
+        gone = [Problem("job_deleted", "the job of the batch was deleted").as_json]
+        with suppress(LeaseLost):
+            _end(ledger, batch, who, told or BatchStatus.FAILED, (), gone, {}, None)
+        return True
+    over = progress["rows_done"] + progress["rows_failed"]
+    status = ended_as(told, job.state, every_row_over=over == progress["rows_total"])
+    errors = None
+    if status is BatchStatus.FAILED:
+        errors = [Problem("job_failed", job.reason or "the job of the batch failed").as_json]
+    try:
+        with _result_files(ledger, settings, batch) as results:
+            _write(
+                ledger,
+                who,
+                batch,
+                job,
+                status,
+                progress["rows_total"],
+                results,
+                Hidden(settings).text,
+            )
+            _end(ledger, batch, who, status, results, errors, dict(progress), job)
+    except LeaseLost as lost:
+        log.info("batch_left", batch=batch.id, why=str(lost))
+    except Permanent as error:
+        if job.closed_at is None or datetime.now(UTC) - job.closed_at < TRIED_FOR:
+            raise
+        log.exception("batch_results_lost", batch=batch.id)
+        lost_results = [Problem("results_lost", f"the results cannot be read: {error}").as_json]
+        ended = told or BatchStatus.FAILED
+        with suppress(LeaseLost):
+            _end(ledger, batch, who, ended, (), lost_results, dict(progress), job)
+    else:
+        log.info("batch_ended", batch=batch.id, status=str(status))
+    return True
+
+
+def _write(
+    ledger: Ledger,
+    who: str,
+    batch: Batch,
+    job: Job,
+    status: BatchStatus,
+    rows_total: int,
+    results: tuple[ResultFile, ResultFile],
+    hide: Callable[[str], str],
+) -> None:
+    """Writes every line of the batch into a file of answers and one of errors; `hide` takes the paths of the
+    server out of a text.
+    """
+    answers, errors = results
+    answered = np.zeros(rows_total, np.bool_)
+
+    def fill(to_answers: BinaryIO, to_errors: BinaryIO) -> None:
+        _, rows = rows_for(ledger, job, [], partial=True, force=True)
+        noted = _noted(part_files.read_ahead(rows), answered, answers, hold)
+        for line, is_answer in openai_batch_results.lines(job, noted, hide):
+            if is_answer:
+                answers.write(to_answers, line)
+            else:
+                errors.write(to_errors, line)
+        if status in NEVER_RAN and not answered.all():
+            for line in _never_ran(job, answered, *NEVER_RAN[status], hold):
+                errors.write(to_errors, line)
+
+    with held(ledger, batch.id, who, (answers.id, errors.id)) as hold:
+        storage.write_streamed(
+            answers.uri,
+            lambda to_answers: storage.write_streamed(
+                errors.uri, lambda to_errors: fill(to_answers, to_errors)
+            ),
+        )
+    lines = answers.lines + errors.lines
+    if status is BatchStatus.COMPLETED and lines != rows_total:
+        raise Permanent(f"the parts of {job.label} have {lines:,} of {rows_total:,} rows")
+
+
+def _end(
+    ledger: Ledger,
+    batch: Batch,
+    who: str,
+    status: BatchStatus,
+    results: tuple[ResultFile, ...],
+    errors: list[dict[str, Any]] | None,
+    progress: dict[str, Any],
+    job: Job | None,
+) -> None:
+    """The files are seen and the batch is over, in one transaction; LeaseLost where another reaper
+    has the batch, and where the `job` that the files are of has run again since.
+    """
+    kinds = dict(zip(("output", "error"), results, strict=False))
+    with ledger.transaction() as connection:
+        _refuse_reopened(connection, batch, job)
+        for kind, file in kinds.items():
+            if not file.lines:
+                continue  # nobody sees it, and it is swept
+            seen = files.ready(
+                connection,
+                file.id,
+                purpose="batch_output",
+                filename=f"{batch.id}_{kind}.jsonl",
+                size=file.size,
+                expires_after=batch.output_expires_seconds,
+            )
+            if seen is None:
+                raise LeaseLost(f"a sweep has taken the {kind} file of {batch.id}")
+        shown = {kind: file.id if file.lines else None for kind, file in kinds.items()}
+        failed = kinds["error"].lines if results else 0
+        ended = api_batch_steps.end(
+            connection,
+            batch.id,
+            who,
+            status,
+            written=bool(results),
+            output_file_id=shown.get("output"),
+            error_file_id=shown.get("error"),
+            completed=kinds["output"].lines if results else 0,
+            failed=failed
+            if status is BatchStatus.COMPLETED
+            else int(progress.get("rows_failed", 0)),
+            usage=_usage(progress, sum(file.reasoning_tokens for file in results)),
+            errors=errors,
+        )
+        if not ended:
+            raise LeaseLost(f"another reaper has the batch {batch.id}")
+        reached(Moment.DELIVERING)
+
+
+def _refuse_reopened(connection: Connection, batch: Batch, job: Job | None) -> None:
+    """LeaseLost where the job is not as it was when its files were written. From here on nobody reopens
+    it before the end of the transaction.
+    """
+    api_batches.locked(connection, batch.tenant, batch.id)  # before its job, as everywhere
+    if job is None:
+        return
+    if jobs.get(connection, job.id) is None:
+        raise LeaseLost(f"{job.label} was deleted")
+    jobs.lock(connection, job.id)
+    now = jobs.get(connection, job.id)
+    assert now is not None
+    if (now.closed_at, now.retries) != (job.closed_at, job.retries):
+        raise LeaseLost(f"{job.label} runs again")
+
+
+def _usage(progress: dict[str, Any], thoughts: int) -> dict[str, Any]:
+    """What the answers took; of the tokens of the output so many are `thoughts`."""
+    prompt, output = (int(progress.get(name) or 0) for name in ("prompt_tokens", "output_tokens"))
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": output,
+        "output_tokens_details": {"reasoning_tokens": thoughts},
+        "total_tokens": prompt + output,
+    }
+
+
+@contextmanager
+def _result_files(
+    ledger: Ledger, settings: Settings, batch: Batch
+) -> Iterator[tuple[ResultFile, ResultFile]]:
+    """The files of answers and of errors on their way. Where the block fails, the next sweep takes them: a
+    batch is tried again each minute, and each try writes as much as the results have.
+    """
+    answers, errors = (_new_file(ledger, settings, batch) for _ in range(2))
+    try:
+        yield answers, errors
+    except BaseException:
+        with suppress(LedgerUnavailable), ledger.transaction() as connection:
+            files.abandon(connection, [answers.id, errors.id])
+        raise
+
+
+def _new_file(ledger: Ledger, settings: Settings, batch: Batch) -> ResultFile:
+    file_id = ids.new("file-")
+    file = ResultFile(file_id, store_layout.file(settings, batch.tenant, file_id))
+    with ledger.transaction() as connection:
+        files.receive(connection, file.id, batch.tenant, file.uri)
+    return file
+
+
+def _noted(
+    records: Iterator[pa.RecordBatch],
+    answered: NDArray[np.bool_],
+    answers: "ResultFile",
+    hold: Hold,
+) -> Iterator[pa.RecordBatch]:
+    """The same rows; notes which have an outcome, and the tokens of thoughts."""
+    rows = 0
+    for batch in records:
+        answers.reasoning_tokens += openai_batch_results.reasoning_tokens(batch)
+        answered[batch.column("row_index").to_numpy()] = True
+        rows += batch.num_rows
+        if rows >= ROWS_A_CHECK:
+            hold.check()
+            rows = 0
+        yield batch
+
+
+def _never_ran(
+    job: Job, answered: NDArray[np.bool_], code: str, message: str, hold: Hold
+) -> Iterator[bytes]:
+    """Lines of the rows without an outcome; their ids are read from the input."""
+    requests = (
+        text for uri in job.spec.input.uris for text in convert.lines(uri) if not is_blank(text)
+    )
+    for row_index, text in enumerate(requests):
+        if row_index % ROWS_A_CHECK == ROWS_A_CHECK - 1:
+            hold.check()
+        if row_index < len(answered) and not answered[row_index]:
+            yield openai_batch_results.error_line(job, row_index, _id(text), code, message)
+
+
+def _id(text: bytes) -> str | None:
+    try:
+        return id_of(text, parse_line(text))
+    except ValueError:
+        return None

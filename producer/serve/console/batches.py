@@ -1,0 +1,217 @@
+"""Pages of the OpenAI API: its batches, one batch with its errors and files, and every file."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.queries import job_pace
+from nightshift.producer.serve.calls import plans
+from nightshift.producer.serve.console import render
+from nightshift.producer.serve.console.page_calls import (
+    Visit,
+    action,
+    live,
+    page,
+    seen_at,
+)
+from nightshift.producer.serve.errors import ApiError, not_found
+from nightshift.producer.serve.ledger import api_batches as batches
+from nightshift.producer.serve.ledger import files
+from nightshift.producer.serve.ledger.api_batches import Batch, BatchStatus
+from nightshift.producer.serve.ledger.files import File
+from nightshift.producer.serve.v1 import batches as api_batches
+from nightshift.producer.serve.v1 import files as api_files
+from nightshift.producer.serve.v1 import objects
+from nightshift.producer.serve.v1.content import file_content
+
+PAGE = 50
+
+PURPOSES = ("batch", "batch_output")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A batch with its rows now, and the speed of its job, None where that does not run."""
+
+    batch: Batch
+    counts: dict[str, int]
+    rate: float | None
+    left: float | None
+
+
+def list_batches(visit: Visit) -> Response:
+    """The page; its address holds the place in the list."""
+    _, look = live_batches(visit)
+    before = visit.number("before", batches.LAST_SEQ)
+    query = f"before={before}" if before != batches.LAST_SEQ else ""
+    return visit.page("batches.html", title="Batches", query=query, live=render.safe(look()))
+
+
+def live_batches(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
+    """The rows of the page."""
+    ledger, tenant = visit.ledger, visit.looker.scope
+    before = visit.number("before", batches.LAST_SEQ)
+
+    def look() -> str:
+        with ledger.transaction() as connection:
+            found = batches.listed(connection, tenant, limit=PAGE + 1, before=before)
+            shown = _shown(connection, found[:PAGE])
+        after = found[PAGE - 1].seq if len(found) > PAGE else None
+        return render.fragment(
+            "batches_live.html", shown=shown, after=after, everyone=tenant is None
+        )
+
+    return before, look
+
+
+def show_batch(visit: Visit) -> Response:
+    """The page of one batch."""
+    batch = _batch(visit)
+    _, look = live_batch(visit)
+    return visit.page("batch.html", title=batch.id, batch=batch, live=render.safe(look()))
+
+
+def live_batch(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
+    """What changes while the batch runs."""
+    id, ledger, tenant = _batch(visit).id, visit.ledger, visit.looker.scope
+    acts = visit.looker.acts
+
+    def look() -> str:
+        seen = _seen(ledger, tenant, id)
+        if seen is None:
+            return render.fragment("gone.html", kind="batch", place="/batches")
+        return render.fragment("batch_live.html", acts=acts, **seen)
+
+    return id, look
+
+
+def _seen(ledger: Ledger, tenant: str | None, id: str) -> dict[str, Any] | None:
+    """What the page shows of a batch now; None where the batch is gone."""
+    with ledger.transaction() as connection:
+        batch = batches.get(connection, tenant, id)
+        if batch is None:
+            return None
+        (shown,) = _shown(connection, [batch])
+        named = {
+            "Requests": batch.input_file_id,
+            "Answers": batch.output_file_id if batch.state.over else None,
+            "Errors": batch.error_file_id if batch.state.over else None,
+        }
+        there: dict[str, File | None] = {
+            kind: files.get(connection, tenant, file_id)
+            for kind, file_id in named.items()
+            if file_id is not None
+        }
+    return {
+        "shown": shown,
+        "files": there,
+        "may_cancel": batch.state in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS),
+        "may_retry": _may_retry(batch, has_input=there["Requests"] is not None),
+    }
+
+
+def _may_retry(batch: Batch, *, has_input: bool) -> bool:
+    """Whether the page offers to run the rows again that failed."""
+    has_job = batch.job_id is not None
+    return api_batches.never_again(batch, has_job=has_job, has_input=has_input) is None
+
+
+def move_batch(visit: Visit) -> Response:
+    """Cancels the batch, or runs its failed rows again."""
+    batch, do = _batch(visit), (visit.form.get("do") or [""])[0]
+    moves = {"cancel": api_batches.cancel_batch, "retry": api_batches.retry_batch}
+    if do not in moves:
+        raise ApiError(400, "do is none of cancel and retry", param="do")
+    moves[do](visit.call(batch.tenant))
+    return seen_at(f"/batches/{batch.id}")
+
+
+def list_files(visit: Visit) -> Response:
+    """Files that clients have sent, and files of results."""
+    purpose = visit.query("purpose")
+    purpose = purpose if purpose in PURPOSES else None
+    with visit.ledger.transaction() as connection:
+        found = files.listed(
+            connection,
+            visit.looker.scope,
+            limit=PAGE + 1,
+            purpose=purpose,
+            after=visit.number("before", files.LAST_SEQ),
+        )
+    after = found[PAGE - 1].seq if len(found) > PAGE else None
+    return visit.page(
+        "files.html",
+        title="Files",
+        files=found[:PAGE],
+        after=after,
+        purpose=purpose,
+        purposes=PURPOSES,
+    )
+
+
+def download_file(visit: Visit) -> Response:
+    """The bytes of a file, as an attachment: a browser never shows them as a page."""
+    file = _file(visit)
+    answer = file_content(visit.call(file.tenant))
+    answer.headers["content-disposition"] = f'attachment; filename="{file.id}.jsonl"'
+    for name, value in render.HEADERS.items():
+        answer.headers.setdefault(name, value)
+    return answer
+
+
+def delete_file(visit: Visit) -> Response:
+    """Deletes the file; one that an open batch reads stays."""
+    api_files.delete_file(visit.call(_file(visit).tenant))
+    return seen_at("/files")
+
+
+def _shown(connection: Connection, found: list[Batch]) -> list[Shown]:
+    running = [each.job_id for each in found if each.job_id is not None and not each.state.over]
+    rows = {row["job"]: row for row in job_pace.some(connection, running)} if running else {}
+    shown = []
+    for batch in found:
+        row = None if batch.job_id is None else rows.get(batch.job_id)
+        shown.append(
+            Shown(
+                batch,
+                objects.counts(batch, row),
+                None if row is None else row["rows_per_second"],
+                None if row is None else row["eta_seconds"],
+            )
+        )
+    return shown
+
+
+def _batch(visit: Visit) -> Batch:
+    id = visit.request.path_params["id"]
+    with visit.ledger.transaction() as connection:
+        found = batches.get(connection, visit.looker.scope, id)
+    if found is None:
+        raise not_found("batch", id)
+    return found
+
+
+def _file(visit: Visit) -> File:
+    id = visit.request.path_params["id"]
+    with visit.ledger.transaction() as connection:
+        found = files.get(connection, visit.looker.scope, id)
+    if found is None:
+        raise not_found("file", id)
+    return found
+
+
+ROUTES: list[Route] = [
+    page("/batches", list_batches),
+    live("/live/batches", live_batches),
+    page("/batches/{id}", show_batch),
+    live("/live/batches/{id}", live_batch),
+    action("/batches/{id}", move_batch, slow=plans),
+    page("/files", list_files),
+    page("/files/{id}", download_file),
+    action("/files/{id}/delete", delete_file),
+]

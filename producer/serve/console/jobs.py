@@ -1,0 +1,164 @@
+"""The page of jobs: what runs, how fast, until when; pause, resume and cancel of many."""
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.ledger.queries import job_pace
+from nightshift.common.states import JobState
+from nightshift.producer.control import job_moves
+from nightshift.producer.control.answer import Answer
+from nightshift.producer.serve.console import render
+from nightshift.producer.serve.console.page_calls import (
+    Visit,
+    action,
+    job_of,
+    live,
+    page,
+    seen_at,
+)
+from nightshift.producer.serve.errors import ApiError
+from nightshift.producer.serve.ledger import tenant_jobs, tenants
+from nightshift.producer.views.deadlines import with_deadlines
+
+PAGE_JOBS = 50
+
+MOST_NAMES = 200
+"""Names that the filter completes."""
+
+MOVES: Mapping[str, Callable[[Ledger, Job], Answer]] = {
+    "pause": job_moves.pause,
+    "resume": job_moves.resume,
+    "cancel": job_moves.cancel,
+}
+"""What can be done with many jobs."""
+
+FILTER = ("status", "name", "tenant")
+"""Words of the address that choose jobs."""
+
+TRAIL_VALUES, MOST_TRAILS = 60, 1000
+
+
+class Trails:
+    """Rates of jobs over the last looks, for sparklines; of the jobs that somebody looked at last."""
+
+    def __init__(self) -> None:
+        self._values: OrderedDict[int, deque[float]] = OrderedDict()
+        self._noted: dict[int, float] = {}
+
+    def note(self, row: Mapping[str, Any]) -> list[float]:
+        """Adds the rate of a job, at most once a second; returns its rates while it runs, the
+        newest last.
+        """
+        job, now = row["job"], time.monotonic()
+        values = self._values.setdefault(job, deque(maxlen=TRAIL_VALUES))
+        self._values.move_to_end(job)
+        if row["status"] == JobState.RUNNING and now - self._noted.get(job, 0.0) > 0.9:
+            values.append(float(row["rows_per_second"] or 0.0))
+            self._noted[job] = now
+        while len(self._values) > MOST_TRAILS:
+            gone, _ = self._values.popitem(last=False)
+            self._noted.pop(gone, None)
+        return list(values) if row["status"] == JobState.RUNNING else []
+
+
+def _state(visit: Visit) -> str | None:
+    state = visit.query("status")
+    return state if state in list(JobState) else None
+
+
+def list_jobs(visit: Visit) -> Response:
+    """The page; its address holds the filter."""
+    given = {name: visit.query(name) for name in FILTER}
+    before = visit.query("before")
+    query = _filter(visit) + (f"&before={render.quoted(before)}" if before else "")
+    _, look = live_jobs(visit)
+    with visit.ledger.transaction() as connection:
+        names = tenant_jobs.names(connection, visit.looker.scope, MOST_NAMES)
+        known = tenants.listed(connection) if visit.looker.sees_all else []
+    return visit.page(
+        "jobs.html",
+        names=names,
+        tenants=[each.name for each in known[:MOST_NAMES]],
+        title="Jobs",
+        states=[str(state) for state in JobState],
+        given=given,
+        query=query,
+        live=render.safe(look()),
+    )
+
+
+def _filter(visit: Visit) -> str:
+    """The filter of the page, as a query."""
+    given = {name: visit.query(name) for name in FILTER}
+    return "&".join(f"{name}={render.quoted(value)}" for name, value in given.items() if value)
+
+
+def live_jobs(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
+    """The rows of the page."""
+    tenant = visit.looker.scope or visit.query("tenant")
+    state, name = _state(visit), visit.query("name")
+    before = visit.number("before", tenant_jobs.LAST)
+    query = _filter(visit)
+    ledger, acts, trails = visit.ledger, visit.looker.acts, visit.request.app.state.trails
+
+    def look() -> str:
+        return _rows(ledger, trails, tenant, state, name, before, acts=acts, query=query)
+
+    return (tenant, state, name, before, query), look
+
+
+def _rows(
+    ledger: Ledger,
+    trails: Trails,
+    tenant: str | None,
+    state: str | None,
+    name: str | None,
+    before: int,
+    *,
+    acts: bool,
+    query: str,
+) -> str:
+    with ledger.transaction() as connection:
+        ids = tenant_jobs.listed(
+            connection, tenant, limit=PAGE_JOBS + 1, before=before, state=state, name=name
+        )
+        rows = with_deadlines(connection, job_pace.some(connection, ids[:PAGE_JOBS]))
+    return render.fragment(
+        "jobs_live.html",
+        jobs=[{**row, "trail": trails.note(row)} for row in rows],
+        after=ids[PAGE_JOBS - 1] if len(ids) > PAGE_JOBS else None,
+        query=query,
+        filtered=bool(query or before != tenant_jobs.LAST),
+        acts=acts,
+    )
+
+
+def move_jobs(visit: Visit) -> Response:
+    """Pauses, resumes or cancels the jobs that are picked. One that cannot is left as it is."""
+    move = MOVES.get((visit.form.get("do") or [""])[0])
+    if move is None:
+        raise ApiError(400, "do is none of pause, resume and cancel", param="do")
+    refused = []
+    for given in visit.form.get("job", []):
+        try:
+            move(visit.ledger, job_of(visit.ledger, visit.looker.scope, given))
+        except (BadInput, ApiError) as error:
+            refused.append(str(error))
+    if refused:
+        raise BadInput("; ".join(refused))
+    return seen_at("/")
+
+
+ROUTES: list[Route] = [
+    page("/", list_jobs),
+    live("/live/jobs", live_jobs),
+    action("/jobs", move_jobs),
+]

@@ -1,0 +1,250 @@
+"""Requests for pages as calls of plain functions: who looks is known, errors are pages, too."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Any
+from urllib.parse import parse_qs, quote
+
+from anyio import to_thread
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from nightshift.common.errors import NightshiftError
+from nightshift.common.ledger import Ledger, audit_log
+from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.producer.serve.calls import (
+    Call,
+    Context,
+    body,
+    kept,
+    refuse_strange,
+)
+from nightshift.producer.serve.console import render
+from nightshift.producer.serve.console.live import Live
+from nightshift.producer.serve.console.session import Looker, looker, refuse_foreign
+from nightshift.producer.serve.errors import (
+    ApiError,
+    answer,
+    message,
+    not_found,
+)
+from nightshift.producer.serve.ledger import tenant_jobs
+from nightshift.producer.serve.slow import ENTRANCE, SlowWork
+
+MOST_FIELDS = 1000
+
+STREAM_SECONDS = 600.0
+"""How long one stream of a live page lasts; the browser opens another, and is asked again who it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One look at a page, or one form that was sent."""
+
+    request: Request
+    looker: Looker
+    form: dict[str, list[str]]
+
+    @property
+    def context(self) -> Context:
+        """The ledger and the settings of the server."""
+        found: Context = self.request.app.state.context
+        return found
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the server."""
+        return self.context.ledger
+
+    def query(self, name: str) -> str | None:
+        """A word of the address; None for none, and for an empty one."""
+        given: str | None = kept(self.request.query_params.get(name))
+        return given or None
+
+    def number(self, name: str, default: int) -> int:
+        """A whole number of the address; `default` for anything else."""
+        given = self.request.query_params.get(name, "")
+        return int(given) if given.isascii() and given.isdigit() and len(given) < 19 else default
+
+    def job(self) -> Job:
+        """The job of the address; ApiError 404 for one that the looker does not see."""
+        return job_of(self.ledger, self.looker.scope, self.request.path_params["id"])
+
+    def call(self, tenant: str) -> Call:
+        """The same as a call of the HTTP API for a thing of this tenant; `path` is that of the address."""
+        return Call(
+            context=self.context,
+            caller=replace(self.looker.caller, tenant=tenant),
+            method=self.request.method,
+            path=self.request.path_params,
+            query=QueryParams(),
+            headers=self.request.headers,
+            host=self.looker.host,
+        )
+
+    def page(self, template: str, **given: Any) -> Response:
+        """A page with what every page shows."""
+        return render.page(
+            template, looker=self.looker, path=self.request.url.path, message=None, **given
+        )
+
+
+def job_of(ledger: Ledger, scope: str | None, given: str) -> Job:
+    """A job by its number, as whoever looks writes the number; ApiError 404."""
+    number = int(given) if given.isascii() and given.isdigit() and len(given) < 19 else 0
+    with ledger.transaction() as connection:
+        found = tenant_jobs.get(connection, scope, number)
+    if found is None:
+        raise not_found("job", given)
+    return found
+
+
+Handler = Callable[[Visit], Response]
+
+LivePage = Callable[[Visit], tuple[Hashable, Callable[[], str]]]
+"""What a live page shows: a key that browsers with the same view share, and the look itself."""
+
+
+Slow = Callable[[Context], SlowWork]
+"""The threads of what takes long."""
+
+
+def page(path: str, handler: Handler, *, slow: Slow | None = None) -> Route:
+    """A page that somebody looks at, made in the turn of its tenant if it is `slow`."""
+
+    async def endpoint(request: Request) -> Response:
+        return await _answered(request, lambda found: handler(Visit(request, found, {})), slow=slow)
+
+    return Route(path, endpoint, methods=["GET"], name=handler.__name__)
+
+
+def action(path: str, handler: Handler, *, slow: Slow | None = None) -> Route:
+    """A form that changes something: from a page of this server, by somebody who may, with audit rows; in
+    the turn of its tenant if it is `slow`.
+    """
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            found = await to_thread.run_sync(looker, request, limiter=ENTRANCE)
+            _refuse_change(request, found)  # whoever may not is read no further
+            form = form_fields(await body(request))
+        except Exception as error:
+            return _told(request, error)
+
+        def work(found: Looker) -> Response:
+            with audit_log.acting(found.who, found.host):
+                return handler(Visit(request, found, form))
+
+        return await _answered(request, work, slow=slow)
+
+    return Route(path, endpoint, methods=["POST"], name=handler.__name__)
+
+
+def form_fields(given: bytes) -> dict[str, list[str]]:
+    """The fields of a form without files; ApiError 400 for what is none."""
+    try:
+        return parse_qs(
+            given.decode("utf-8"),
+            keep_blank_values=True,
+            max_num_fields=MOST_FIELDS,
+            errors="strict",
+        )
+    except ValueError as error:
+        raise ApiError(400, "the form is broken, or has too many fields") from error
+
+
+def incoming(path: str, handler: Callable[[Request, Visit], Awaitable[Response]]) -> Route:
+    """A form with a file, whose body the handler reads as a stream: held to the same as an `action`."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            found = await to_thread.run_sync(looker, request, limiter=ENTRANCE)
+            _refuse_change(request, found)
+            return await handler(request, Visit(request, found, {}))
+        except Exception as error:
+            return _told(request, error)
+
+    return Route(path, endpoint, methods=["POST"], name=handler.__name__)
+
+
+def _refuse_change(request: Request, found: Looker) -> None:
+    refuse_foreign(request)
+    if not found.acts:
+        raise ApiError(403, "this key looks, and changes nothing", code="forbidden")
+
+
+def live(path: str, shown: LivePage) -> Route:
+    """The stream of a page that changes while somebody looks: server-sent events named `frame`."""
+
+    async def endpoint(request: Request) -> Response:
+        async def stream(found: Looker) -> Response:
+            refuse_strange(request)
+            key, look = await run_in_threadpool(shown, Visit(request, found, {}))
+            views: Live = request.app.state.live
+            return StreamingResponse(
+                _events(views, (path, found.scope, found.acts, key), look),
+                headers=render.HEADERS,
+                media_type="text/event-stream",
+            )
+
+        try:
+            return await stream(await to_thread.run_sync(looker, request, limiter=ENTRANCE))
+        except (ApiError, NightshiftError) as error:
+            return answer(error)
+
+    return Route(path, endpoint, methods=["GET"], name=shown.__name__)
+
+
+async def _events(views: Live, key: Hashable, look: Callable[[], str]) -> AsyncIterator[bytes]:
+    until = monotonic() + STREAM_SECONDS
+    async with aclosing(views.follow(key, look)) as frames:
+        async for html in frames:
+            if html is None:
+                yield b": quiet\n\n"  # a browser that is gone shows when it is written to
+            else:
+                lines = "".join(f"data: {line}\n" for line in html.splitlines())
+                yield f"event: frame\n{lines}\n".encode()
+            if monotonic() > until:
+                return
+
+
+async def _answered(
+    request: Request, work: Callable[[Looker], Response], *, slow: Slow | None = None
+) -> Response:
+    try:
+        found = await to_thread.run_sync(looker, request, limiter=ENTRANCE)
+        refuse_strange(request)
+        if slow is not None:
+            context: Context = request.app.state.context
+            return await slow(context).run(found.caller.tenant, work, found)
+        return await run_in_threadpool(work, found)
+    except Exception as error:
+        return _told(request, error)
+
+
+def _told(request: Request, error: Exception) -> Response:
+    # An error that nobody expected is logged there, and its text stays there.
+    told = answer(error)
+    status = told.status_code
+    if status == 401:
+        target = quote(request.url.path, safe="/") if request.method == "GET" else "/"
+        return RedirectResponse(f"/login?next={target}", 303)
+    return render.page(
+        "message.html",
+        status,
+        looker=None,
+        path="",
+        message=None,
+        title="Not this way",
+        text=message(told),
+    )
+
+
+def seen_at(place: str) -> Response:
+    """Leads to the page that shows what has changed."""
+    return RedirectResponse(place, 303)

@@ -1,0 +1,159 @@
+"""HTML of pages: templates, how values are written, and headers that bound what a browser may do.
+
+Everything that rows and names contain is escaped; nothing of it becomes a link.
+"""
+
+import hashlib
+import json
+import re
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import cache
+from importlib import resources
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.responses import HTMLResponse
+
+from nightshift.common.text import money, whole_characters
+from nightshift.producer.serve.console import drawing
+from nightshift.producer.views import fleet_tables, rates
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cache-control": "no-store",
+}
+"""Headers of every page: scripts and styles of this server alone, and nothing inline."""
+
+STATIC = resources.files("nightshift.producer.serve.console") / "static"
+
+MOST_VALUE = 400
+"""Characters of a value before it is folded."""
+
+MOST_TEXT = 65_536
+"""Characters of a value that a page has at all."""
+
+MOST_NESTING = 16
+"""Deepest JSON that is laid out in lines: each line of it is indented by its depth."""
+
+
+@cache
+def environment() -> Environment:
+    """Where templates are loaded from, with the filters that they use."""
+    found = Environment(
+        loader=PackageLoader("nightshift.producer.serve.console"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {
+        "count": lambda value: "—" if value is None else f"{value:,}",
+        "rate": rate,
+        "duration": duration,
+        "moment": moment,
+        "money": lambda value: "—" if value is None else money(value),
+        "value": value_html,
+        "sentence": lambda value: f"{value[:1].upper()}{value[1:]}.",
+        "why": fleet_tables.why,
+        "place": fleet_tables.place,
+        "gpus": fleet_tables.gpus,
+        "change": fleet_tables.detail,
+    }
+    found.globals |= {"bar": drawing.bar, "sparkline": drawing.sparkline, "asset": asset}
+    found.globals["timeline"] = drawing.timeline
+    found.globals |= {"rows_over": rates.rows_over, "overall_rate": rates.overall_rate}
+    found.globals["saved"] = rates.saved
+    return found
+
+
+def page(name: str, status: int = 200, **given: Any) -> HTMLResponse:
+    """A page of a template."""
+    return HTMLResponse(fragment(name, **given), status, HEADERS)
+
+
+def fragment(name: str, **given: Any) -> str:
+    """A piece of HTML of a template."""
+    return environment().get_template(name).render(given)
+
+
+@cache
+def asset(name: str) -> str:
+    """The address of a file of `static/`; a file that changes has another address."""
+    return f"/static/{name}?v={digest(name)[:12]}"
+
+
+def digest(name: str) -> str:
+    """SHA-256 of a file of `static/`; those of the vendored ones stand in `hashes.json`."""
+    return hashlib.sha256((STATIC / name).read_bytes()).hexdigest()
+
+
+def safe(html: str) -> Markup:
+    """HTML that a template has made."""
+    return Markup(html)  # noqa: S704
+
+
+def quoted(value: str) -> str:
+    """A value for the query of an address."""
+    return quote(value, safe="")
+
+
+def rate(value: float | None) -> str:
+    """Rows a second."""
+    if value is None:
+        return "—"
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
+
+
+def duration(seconds: float | None) -> str:
+    """Hours, minutes and seconds."""
+    return "—" if seconds is None else str(timedelta(seconds=round(seconds)))
+
+
+def moment(value: datetime | None) -> Markup:
+    """A time, which the browser shows in the zone of whoever looks."""
+    if value is None:
+        return Markup("—")
+    shown = f"{value.astimezone():%Y-%m-%d %H:%M:%S %Z}"
+    return Markup('<time datetime="{}">{}</time>').format(value.isoformat(), shown)
+
+
+def _nesting(text: str) -> int:
+    """How deep the brackets of a text are nested; those in strings count, too."""
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[{}\]]", text):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def value_html(value: Any) -> Markup:
+    """A value of a row: JSON in lines of its own, a long text folded."""
+    if value is None:
+        return Markup('<span class="none">null</span>')
+    if (picture := drawing.image(value)) is not None:
+        return picture
+    if isinstance(value, bytes):
+        value = f"{len(value):,} bytes: {value[:32].hex(' ')}"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    kind = "text"
+    if len(text) > MOST_TEXT:
+        left = len(text) - MOST_TEXT
+        text = f"{text[:MOST_TEXT]}… and {left:,} characters more, which the output has"
+    elif text[:1] in ("{", "[") and _nesting(text) <= MOST_NESTING:
+        with suppress(ValueError):
+            text, kind = json.dumps(json.loads(text), ensure_ascii=False, indent=2), "text json"
+    text = whole_characters(text)
+    if len(text) <= MOST_VALUE:
+        return Markup('<span class="{}">{}</span>').format(kind, text)
+    return Markup(
+        '<details><summary><span class="{kind}">{begin}…</span></summary>'
+        '<span class="{kind}">{text}</span></details>'
+    ).format(kind=kind, begin=text[:MOST_VALUE], text=text)

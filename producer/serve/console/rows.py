@@ -1,0 +1,116 @@
+"""Rows of a job: those that came last, some by lot, one by its number, and those that failed."""
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from nightshift.common.errors import BadInput, NightshiftError
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.ledger.queries import failed_rows, live_parts
+from nightshift.common.states import RowErrorKind
+from nightshift.producer.serve.calls import reads
+from nightshift.producer.serve.console import render
+from nightshift.producer.serve.console.page_calls import Visit, live, page
+
+ROWS = 10
+"""Rows that one look draws."""
+
+PAGE_ROWS = 100
+"""Failed rows of a page."""
+
+MESSAGES = 10
+"""Messages of errors that the page counts, the most frequent."""
+
+
+def show_rows(visit: Visit) -> Response:
+    """Some rows, input beside output: the newest, any, or the one with a number."""
+    job, which = visit.job(), visit.query("which") or "newest"
+    seed, row = visit.number("seed", 0), visit.number("row", -1)
+    if row >= 0 or which == "any":
+        shown = _rows(visit.ledger, job, None if row < 0 else [row], seed)
+        newest = None
+    else:
+        _, look = live_rows(visit)
+        shown, newest = {}, render.safe(look())
+    return visit.page(
+        "rows.html",
+        title=f"Rows of {job.spec.name}",
+        job=job,
+        seed=seed,
+        row=row,
+        newest=newest,
+        shown=shown,
+    )
+
+
+def live_rows(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
+    """The rows that came last. Parts are read only once there are others."""
+    job, ledger = visit.job(), visit.ledger
+    seen: list[tuple[list[int], str]] = [([], "")]
+
+    def look() -> str:
+        with ledger.transaction() as connection:
+            latest = live_parts.latest_rows(connection, job.id, ROWS)
+        if latest != seen[0][0] or not seen[0][1]:
+            seen[0] = (latest, _fragment(ledger, job, latest))
+        return seen[0][1]
+
+    return (job.id, "rows"), look
+
+
+def _fragment(ledger: Ledger, job: Job, indices: list[int]) -> str:
+    return render.fragment("rows_live.html", **_rows(ledger, job, indices, 0))
+
+
+def _rows(ledger: Ledger, job: Job, indices: list[int] | None, seed: int) -> dict[str, Any]:
+    """Rows for the template: these, or some by lot."""
+    from nightshift.producer.results.sample import Sample, chosen, sample  # loads Arrow
+
+    try:
+        by_lot = indices is None
+        drawn = sample(ledger, job, ROWS, seed) if by_lot else chosen(ledger, job, indices or [])
+        return {"drawn": drawn, "note": drawn.note}
+    except NightshiftError as error:
+        return {"drawn": Sample(0, seed), "note": str(error)}
+
+
+def show_failed(visit: Visit) -> Response:
+    """Failed rows by kind and message, page by page in dataset order; its address holds the filter."""
+    from nightshift.producer.archive import come_back  # loads Arrow
+
+    job, given = visit.job(), visit.query("kind")
+    kind = given if given in list(RowErrorKind) else None
+    text, after = visit.query("text"), visit.number("after", -1)
+    note = ""
+    try:
+        come_back.bring_back(visit.ledger, job)
+    except BadInput as error:
+        note = str(error)
+    with visit.ledger.transaction() as connection:
+        kinds = failed_rows.count_by_kind(connection, job.id)
+        messages = failed_rows.count_by_message(connection, job.id, kind=kind, most=MESSAGES)
+        rows = failed_rows.first(
+            connection, job.id, kind=kind, limit=PAGE_ROWS + 1, after=after, text_in=text
+        )
+    return visit.page(
+        "failed.html",
+        title=f"Failed rows of {job.spec.name}",
+        job=job,
+        kinds=kinds,
+        messages=messages,
+        rows=rows[:PAGE_ROWS],
+        after=rows[PAGE_ROWS - 1]["row_index"] if len(rows) > PAGE_ROWS else None,
+        kind=kind,
+        text=text,
+        note=note,
+    )
+
+
+ROUTES: list[Route] = [
+    page("/jobs/{id}/rows", show_rows, slow=reads),
+    live("/live/jobs/{id}/rows", live_rows),
+    page("/jobs/{id}/failed", show_failed, slow=reads),
+]

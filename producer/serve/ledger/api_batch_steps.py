@@ -1,0 +1,278 @@
+"""The way of a batch of the OpenAI API: taken by a reaper, begun as a job, refused, expired, ended.
+
+A reaper has a batch under a lease (`held_by`, `held_until`), which saves work; what protects a batch
+is that each step names the state that it leaves and the reaper that holds it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import text
+
+from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.jobs import jobs
+from nightshift.common.text import storable
+from nightshift.producer.serve.ledger import outbox
+from nightshift.producer.serve.ledger.api_batches import (
+    COLUMNS,
+    Batch,
+    BatchStatus,
+    as_batch,
+)
+
+TAKE_VALIDATING = text(
+    """
+    UPDATE api_batches SET held_by = :who, held_until = now() + make_interval(secs => :hold)
+    WHERE id = (SELECT b.id
+                FROM api_batches b JOIN (
+                    SELECT tenant, random() AS turn FROM api_batches WHERE state = 'validating'
+                    GROUP BY tenant) t USING (tenant)
+                WHERE b.state = 'validating' AND (b.held_until IS NULL OR b.held_until < now())
+                ORDER BY t.turn, b.seq LIMIT 1 FOR UPDATE OF b SKIP LOCKED)
+    RETURNING """
+    + COLUMNS
+)
+"""The oldest batch whose file nobody reads, of one tenant by lot: nobody waits for all batches of another."""
+
+TAKE_ENDED = text(
+    """
+    UPDATE api_batches SET held_by = :who, held_until = now() + make_interval(secs => :hold),
+        state = CASE state WHEN 'in_progress' THEN 'finalizing' ELSE state END,
+        finalizing_at = CASE state WHEN 'cancelling' THEN finalizing_at
+                                   ELSE coalesce(finalizing_at, now()) END
+    WHERE id = (SELECT b.id
+                FROM api_batches b LEFT JOIN jobs j ON j.id = b.job_id JOIN (
+                    SELECT tenant, random() AS turn FROM api_batches
+                    WHERE state IN ('in_progress', 'finalizing', 'cancelling')
+                    GROUP BY tenant) t ON t.tenant = b.tenant
+                WHERE b.state IN ('in_progress', 'finalizing', 'cancelling')
+                  AND (j.id IS NULL OR j.closed_at IS NOT NULL)
+                  AND (b.held_until IS NULL OR b.held_until < now())
+                ORDER BY t.turn, b.held_until NULLS FIRST, b.seq LIMIT 1
+                FOR UPDATE OF b SKIP LOCKED)
+    RETURNING """
+    + COLUMNS
+)
+"""A batch whose job is over, files included, and whose results nobody writes; of one tenant by lot."""
+
+KEEP = text("""
+    UPDATE api_batches SET held_until = now() + make_interval(secs => :hold)
+    WHERE id = :id AND held_by = :who
+""")
+"""Holds a batch for longer."""
+
+BEGIN = text("""
+    UPDATE api_batches SET state = 'in_progress', in_progress_at = now(), job_id = :job_id,
+        model = :model, rows_total = :rows, reserved_rows = :rows, reserved_tokens = :tokens,
+        estimated_tokens = :tokens,
+        held_by = NULL, held_until = NULL
+    WHERE id = :id AND state = 'validating' AND held_by = :who
+""")
+"""The file is good: the batch is a job from now on."""
+
+REFUSE = text("""
+    UPDATE api_batches SET state = 'failed', failed_at = now(), errors = CAST(:errors AS jsonb),
+        rows_total = :rows, model = :model, held_by = NULL, held_until = NULL
+    WHERE id = :id AND state = 'validating' AND held_by = :who
+""")
+"""The file is bad: nothing runs."""
+
+EXPIRED = text("""
+    SELECT id, job_id FROM api_batches
+    WHERE state IN ('validating', 'in_progress') AND expires_at < now()
+      AND NOT EXISTS (SELECT FROM jobs j
+                      WHERE j.id = job_id AND j.state IN ('completed', 'failed'))
+    ORDER BY seq LIMIT :most FOR UPDATE SKIP LOCKED
+""")
+"""Open batches whose time is over, and whose rows are not."""
+
+TOLD_TO_END = text("""
+    SELECT b.id, b.job_id FROM api_batches b JOIN jobs j ON j.id = b.job_id
+    WHERE b.state IN ('finalizing', 'cancelling') AND b.ends_as IS NOT NULL
+      AND j.state IN ('running', 'paused') AND (b.held_until IS NULL OR b.held_until < now())
+    ORDER BY b.seq LIMIT :most FOR UPDATE OF b SKIP LOCKED
+""")
+"""Batches that were cancelled or have expired, and whose job runs all the same: somebody who put its rows
+back has died before he saw that.
+"""
+
+END = text("""
+    WITH before AS (
+        UPDATE api_files SET state = 'deleted', touched_at = '-infinity'
+        WHERE :written AND state = 'ready' AND id IN (
+            SELECT unnest(ARRAY[output_file_id, error_file_id]) FROM api_batches
+            WHERE id = :id AND state IN ('finalizing', 'cancelling') AND held_by = :who)
+    )
+    UPDATE api_batches SET state = :state,
+        output_file_id = CASE WHEN :written THEN :output_file_id ELSE output_file_id END,
+        error_file_id = CASE WHEN :written THEN :error_file_id ELSE error_file_id END,
+        rows_completed = CASE WHEN :written THEN :completed ELSE rows_completed END,
+        rows_failed = :failed,
+        usage = CAST(:usage AS jsonb), errors = coalesce(CAST(:errors AS jsonb), errors),
+        reserved_rows = 0, reserved_tokens = 0, held_by = NULL, held_until = NULL,
+        completed_at = CASE :state WHEN 'completed' THEN now() END,
+        failed_at = CASE :state WHEN 'failed' THEN now() END,
+        expired_at = CASE :state WHEN 'expired' THEN now() END,
+        cancelled_at = CASE :state WHEN 'cancelled' THEN now() END
+    WHERE id = :id AND state IN ('finalizing', 'cancelling') AND held_by = :who
+""")
+"""The batch is over; what it had reserved is free. New files of results take the place of those that a
+retry has left.
+"""
+
+
+def take_validating(connection: Connection, who: str, hold_seconds: float) -> Batch | None:
+    """Takes the oldest batch whose file wants to be read; None where there is none."""
+    return _taken(connection, TAKE_VALIDATING, who, hold_seconds)
+
+
+def take_ended(connection: Connection, who: str, hold_seconds: float) -> Batch | None:
+    """Takes a batch whose job is closed, or deleted; from now on it is finalizing, or cancelling."""
+    return _taken(connection, TAKE_ENDED, who, hold_seconds)
+
+
+def keep(connection: Connection, id: str, who: str, hold_seconds: float) -> bool:
+    """Holds a batch for longer; False where another reaper has it."""
+    given = {"id": id, "who": who, "hold": hold_seconds}
+    return connection.execute(KEEP, given).rowcount == 1
+
+
+def begin(
+    connection: Connection,
+    id: str,
+    who: str,
+    *,
+    job_id: int,
+    model: str,
+    rows: int,
+    tokens: int,
+) -> bool:
+    """The batch is this job from now on; False where the batch is not validating any more, or is held
+    by another: then the job must not be.
+    """
+    given = {"id": id, "who": who, "job_id": job_id, "model": model, "rows": rows}
+    return connection.execute(BEGIN, {**given, "tokens": tokens}).rowcount == 1
+
+
+def refuse(
+    connection: Connection,
+    id: str,
+    who: str,
+    errors: Sequence[Mapping[str, Any]],
+    *,
+    rows: int = 0,
+    model: str | None = None,
+) -> bool:
+    """The batch failed for these errors, and nothing of it runs; False as `begin`."""
+    given = {"id": id, "who": who, "errors": json.dumps(storable(list(errors))), "rows": rows}
+    refused = connection.execute(REFUSE, {**given, "model": model}).rowcount == 1
+    if refused:
+        outbox.write(connection, id)
+    return refused
+
+
+def expire(connection: Connection, most: int) -> list[str]:
+    """Ends the time of batches that are past it, at most `most`: one that runs loses its job and ends
+    as expired once its results are written. Returns their ids.
+    """
+    found = connection.execute(EXPIRED, {"most": most}).all()
+    for batch in found:
+        if batch.job_id is None:
+            statement = text("""
+                UPDATE api_batches SET state = 'expired', expired_at = now() WHERE id = :id
+            """)
+            connection.execute(statement, {"id": batch.id})
+            outbox.write(connection, batch.id)
+            continue
+        statement = text("""
+            UPDATE api_batches SET state = 'finalizing', finalizing_at = now(), ends_as = 'expired'
+            WHERE id = :id
+        """)
+        connection.execute(statement, {"id": batch.id})
+        cancel_job(connection, batch.job_id)
+    return [batch.id for batch in found]
+
+
+def cancel_strays(connection: Connection, most: int) -> list[str]:
+    """Cancels jobs that run although their batches were told to end, at most `most`; returns the ids of
+    the batches.
+    """
+    found = connection.execute(TOLD_TO_END, {"most": most}).all()
+    for batch in found:
+        cancel_job(connection, batch.job_id)
+    return [batch.id for batch in found]
+
+
+def cancel(connection: Connection, batch: Batch) -> None:
+    """Cancels a batch whose row the caller has locked, and which is validating or in progress. One
+    that is validating is cancelled at once: nothing of it ever runs.
+    """
+    if batch.job_id is None:
+        statement = text("""
+            UPDATE api_batches SET state = 'cancelled', cancelling_at = now(), cancelled_at = now(),
+                held_by = NULL, held_until = NULL
+            WHERE id = :id
+        """)
+        connection.execute(statement, {"id": batch.id})
+        outbox.write(connection, batch.id)
+        return
+    statement = text("""
+        UPDATE api_batches SET state = 'cancelling', cancelling_at = now(), ends_as = 'cancelled'
+        WHERE id = :id
+    """)
+    connection.execute(statement, {"id": batch.id})
+    cancel_job(connection, batch.job_id)
+
+
+def end(
+    connection: Connection,
+    id: str,
+    who: str,
+    state: BatchStatus,
+    *,
+    written: bool,
+    output_file_id: str | None,
+    error_file_id: str | None,
+    completed: int,
+    failed: int,
+    usage: Mapping[str, Any],
+    errors: Sequence[Mapping[str, Any]] | None = None,
+) -> bool:
+    """The batch is over, with these files if they are `written`, else with those that it has; False
+    where it is not being finalized by this reaper.
+    """
+    given = {
+        "id": id,
+        "who": who,
+        "state": str(state),
+        "written": written,
+        "output_file_id": output_file_id,
+        "error_file_id": error_file_id,
+        "completed": completed,
+        "failed": failed,
+        "usage": json.dumps(usage),
+        "errors": None if errors is None else json.dumps(storable(list(errors))),
+    }
+    ended = connection.execute(END, given).rowcount == 1
+    if ended:
+        outbox.write(connection, id)
+    return ended
+
+
+def ends_as(connection: Connection, id: str) -> BatchStatus | None:
+    """How the batch ends because its job was cancelled for it; None where that was not so."""
+    found = connection.scalar(text("SELECT ends_as FROM api_batches WHERE id = :id"), {"id": id})
+    return None if found is None else BatchStatus(found)
+
+
+def cancel_job(connection: Connection, job_id: int) -> None:
+    """A job that is over already keeps its state, and one that was deleted has none."""
+    if jobs.get(connection, job_id) is not None and not jobs.lock(connection, job_id).over:
+        jobs.cancel(connection, job_id)
+
+
+def _taken(connection: Connection, statement: Any, who: str, hold_seconds: float) -> Batch | None:
+    given = {"who": who, "hold": hold_seconds}
+    row = connection.execute(statement, given).mappings().one_or_none()
+    return None if row is None else as_batch(row)

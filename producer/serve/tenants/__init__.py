@@ -1,0 +1,1 @@
+"""Tenants of the HTTP API: their keys, their limits, and what their specs may do."""

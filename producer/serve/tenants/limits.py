@@ -1,0 +1,125 @@
+"""What the specs of a tenant may do, and how much at once. Pure."""
+
+from fnmatch import fnmatchcase
+
+from nightshift.common.spec import (
+    FunctionEngineSpec,
+    GenerateTask,
+    JobSpec,
+    OpenaiEngineSpec,
+    TransformersEngineSpec,
+    VllmEngineSpec,
+)
+from nightshift.common.storage import resolve
+from nightshift.producer.serve import store_layout
+from nightshift.producer.serve.ledger.tenants import Tenant
+
+
+def bound(tenant: Tenant, spec: JobSpec) -> JobSpec:
+    """The spec whose images, where a URI names them, lie in the folders of its tenant."""
+    task = spec.task
+    if not isinstance(task, GenerateTask) or not task.image_columns or task.image_roots:
+        return spec
+    held = task.model_copy(update={"image_roots": list(tenant.roots)})
+    return spec.model_copy(update={"task": held})
+
+
+def refusal(tenant: Tenant, spec: JobSpec, store: str | None) -> str | None:
+    """Why a spec is beyond what its tenant may do, in one sentence; None where it is not. What lies in
+    the `store` of all tenants, or around it, is none of its folders, but for inputs that it has uploaded.
+    """
+    if why := place_refusal(tenant, spec):
+        return why
+    if isinstance(spec.engine, FunctionEngineSpec) and not tenant.callables:
+        return "this tenant may not run functions: engine.backend function"
+    if isinstance(spec.engine, OpenaiEngineSpec) and not tenant.remotes:
+        return "this tenant may not name a server: engine.base_url"
+    if isinstance(spec.engine, VllmEngineSpec | TransformersEngineSpec) and _is_relative(
+        spec.engine.model
+    ):
+        model = spec.engine.model[:200]
+        return f"engine.model {model} is a relative path: name the folder by its whole path"
+    images = spec.task.image_roots if isinstance(spec.task, GenerateTask) else ()
+    uploaded = [
+        uri for uri in spec.input.uris if store is not None and _is_upload(tenant, uri, store)
+    ]
+    for uri in [*spec.input.uris, spec.output.uri, *images]:
+        if uri in uploaded:
+            continue
+        if not _is_below(uri, tenant.roots) or (store is not None and _meets(uri, store)):
+            return f"{uri[:200]} lies outside the folders of this tenant: {_said(tenant.roots)}"
+    return None
+
+
+def place_refusal(tenant: Tenant, spec: JobSpec) -> str | None:
+    """As `refusal`, of a spec whose engine and folders the operator has chosen: that of a batch."""
+    if spec.priority > tenant.max_priority:
+        return (
+            f"priority {spec.priority} is above {tenant.max_priority}, the highest of this tenant"
+        )
+    if tenant.pools is not None and spec.pool not in tenant.pools:
+        return f"the pool {spec.pool} is none of this tenant's: {', '.join(tenant.pools) or 'none'}"
+    return None
+
+
+def quota_refusal(tenant: Tenant, reserved: tuple[int, int], asked: tuple[int, int]) -> str | None:
+    """Why so many rows and tokens more are beyond what the tenant may have open at once, beside what it
+    has `reserved`; None where they are not.
+    """
+    kinds = (("rows", tenant.max_rows), ("tokens", tenant.max_tokens))
+    for (what, most), has, wants in zip(kinds, reserved, asked, strict=True):
+        if most is not None and has + wants > most:
+            return (
+                f"{wants:,} {what} are asked for, {has:,} are open already, and this tenant may have "
+                f"{most:,} at once"
+            )
+    return None
+
+
+def stored_refusal(tenant: Tenant, stored: tuple[int, int], asked: tuple[int, int]) -> str | None:
+    """Why so many files and bytes more are beyond what the tenant may have stored, beside those that are
+    `stored`; None where they are not.
+    """
+    kinds = (("files", tenant.max_files), ("bytes", tenant.max_bytes))
+    for (what, most), has, wants in zip(kinds, stored, asked, strict=True):
+        if most is not None and has + wants > most:
+            return (
+                f"this tenant has {has:,} {what} stored and may have {most:,}: delete files, or wait until "
+                "some expire"
+            )
+    return None
+
+
+def _is_upload(tenant: Tenant, uri: str, store: str) -> bool:
+    """Whether this is one file that the tenant has uploaded as an input, and no pattern of files."""
+    folder, _, name = resolve(uri).rpartition("/")
+    return folder == store_layout.inputs(store, tenant.name) and not set(name) & set("*?[{")
+
+
+def _is_relative(model: str) -> bool:
+    """Whether a model is a folder below that in which the server runs, or a home on its machine."""
+    return model in (".", "..") or model.startswith(("./", "../", "~"))
+
+
+def _is_below(uri: str, roots: tuple[str, ...]) -> bool:
+    """Whether an address lies below one of the roots; a relative path never does."""
+    if "://" not in uri and not uri.startswith("/"):
+        return False
+    place = resolve(uri)
+    bare = [resolve(root).rstrip("/") for root in roots]
+    return any(place == root or place.startswith(f"{root}/") for root in bare)
+
+
+def _meets(uri: str, store: str) -> bool:
+    """Whether a place, or what a pattern matches, lies in the store or around it."""
+    ours, theirs = (resolve(each).rstrip("/").split("/") for each in (uri, store))
+    for asked, held in zip(ours, theirs, strict=False):
+        if "**" in asked:
+            return True
+        if not fnmatchcase(held, asked):
+            return False
+    return True
+
+
+def _said(roots: tuple[str, ...]) -> str:
+    return ", ".join(roots) or "it has none"

@@ -1,0 +1,34 @@
+"""`/v1/models`: the names that the operator's table has."""
+
+from typing import Any
+
+from starlette.routing import Route
+
+from nightshift.producer.serve.calls import Call, route
+from nightshift.producer.serve.errors import not_found
+from nightshift.producer.serve.v1.schemas import ModelList, ModelObject
+
+
+def list_models(call: Call) -> dict[str, Any]:
+    """Every name and alias."""
+    table = call.context.models()
+    names = [name for own, model in table.models.items() for name in (own, *model.aliases)]
+    return {"object": "list", "data": [_model(name) for name in names]}
+
+
+def retrieve_model(call: Call) -> dict[str, Any]:
+    """One name; a name may hold slashes."""
+    name = call.path["model"]
+    if call.context.models().find(name) is None:
+        raise not_found("model", name)
+    return _model(name)
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "nightshift"}
+
+
+ROUTES: list[Route] = [
+    route("GET", "/v1/models", list_models, "viewer", answers=ModelList),
+    route("GET", "/v1/models/{model:path}", retrieve_model, "viewer", answers=ModelObject),
+]

@@ -1,0 +1,96 @@
+"""Rows of the ledger as objects of the OpenAI API."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from nightshift.producer.serve.ledger.api_batches import Batch, BatchStatus
+from nightshift.producer.serve.ledger.files import File
+
+NO_USAGE: Mapping[str, Any] = {
+    "input_tokens": 0,
+    "input_tokens_details": {"cached_tokens": 0},
+    "output_tokens": 0,
+    "output_tokens_details": {"reasoning_tokens": 0},
+    "total_tokens": 0,
+}
+
+MOMENTS = (
+    "in_progress_at",
+    "expires_at",
+    "finalizing_at",
+    "completed_at",
+    "failed_at",
+    "expired_at",
+    "cancelling_at",
+    "cancelled_at",
+)
+
+
+def file(row: File) -> dict[str, Any]:
+    """A file; times are whole seconds since 1970."""
+    return {
+        "id": row.id,
+        "object": "file",
+        "bytes": row.bytes,
+        "created_at": seconds(row.created_at),
+        "expires_at": seconds(row.expires_at),
+        "filename": row.filename,
+        "purpose": row.purpose,
+        "status": "processed",
+    }
+
+
+def batch(row: Batch, counts: Mapping[str, int]) -> dict[str, Any]:
+    """A batch; `counts` are its rows: total, completed, failed."""
+    over = row.state.over
+    return {
+        "id": row.id,
+        "object": "batch",
+        "endpoint": row.endpoint,
+        "model": row.model,
+        "errors": None if row.errors is None else {"object": "list", "data": row.errors},
+        "input_file_id": row.input_file_id,
+        "completion_window": row.completion_window,
+        "status": str(row.state),
+        "output_file_id": row.output_file_id if over else None,
+        "error_file_id": row.error_file_id if over else None,
+        "created_at": seconds(row.created_at),
+        **{name: seconds(getattr(row, name)) for name in MOMENTS},
+        "request_counts": {name: counts[name] for name in ("total", "completed", "failed")},
+        "usage": row.usage or NO_USAGE,
+        "metadata": row.metadata,
+    }
+
+
+def page(rows: list[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
+    """A page of a list; an empty one has nothing behind it."""
+    return {
+        "object": "list",
+        "data": rows,
+        "first_id": rows[0]["id"] if rows else None,
+        "last_id": rows[-1]["id"] if rows else None,
+        "has_more": has_more and bool(rows),
+    }
+
+
+def counts(row: Batch, running: Mapping[Any, Any] | None) -> dict[str, int]:
+    """How many rows a batch has, and how many are over: its job's while it runs (`running` is the
+    row of job_progress), its own before and after.
+    """
+    if running is None or row.state.over or row.state is BatchStatus.VALIDATING:
+        return {
+            "total": row.rows_total,
+            "completed": row.rows_completed,
+            "failed": row.rows_failed,
+        }
+    return {
+        "total": int(running["rows_total"]),
+        "completed": int(running["rows_done"]),
+        "failed": int(running["rows_failed"]),
+    }
+
+
+def seconds(moment: datetime | None) -> int | None:
+    """Whole seconds since 1970."""
+    return None if moment is None else int(moment.timestamp())
