@@ -20,7 +20,8 @@ from benchmarks.fleet import Fleet
 from benchmarks.report import Line, Median
 from nightshift.common.broker import queue_name
 from nightshift.common.ledger import Ledger
-from nightshift.producer.reaper.loop import PRESSED_SPEEDUP, Reaper
+from nightshift.producer.reaper.duty import Reaper
+from nightshift.producer.reaper.loop import PRESSED_SPEEDUP, at_work
 from nightshift.producer.reaper.metrics import Rounds
 from nightshift.producer.submit.submit import submit
 
@@ -189,11 +190,12 @@ def watched(here: Fleet) -> Iterator[list[tuple[float, float]]]:
     stop = threading.Event()
     ledger = Ledger(here.ledger.url)
     reaper = Reaper(ledger, here.settings, Rounds(CollectorRegistry()))
+    turns, _ = at_work(reaper)
 
     def run() -> None:
         while not stop.is_set():
             began = time.monotonic()
-            reaper.round()
+            turns.turn()
             rounds.append((began, time.monotonic()))
             stop.wait(here.settings.dispatch_seconds / (PRESSED_SPEEDUP if reaper.pressed else 1))
 
@@ -204,5 +206,5 @@ def watched(here: Fleet) -> Iterator[list[tuple[float, float]]]:
     finally:
         stop.set()
         thread.join()
-        reaper.close()
+        reaper.at_end.close()
         ledger.close()

@@ -259,7 +259,16 @@ REAPER_DUTY_FAILURES = CounterMetric(
             "tidy",
             "finish_round",
             "finish",
+            "beat",
+            "write_finished",
+            "make_looks",
             "archive_due",
+            "validate",
+            "expire",
+            "finalize",
+            "send_webhooks",
+            "sweep_files",
+            "sweep_jobs",
         )
     },
 )

@@ -9,7 +9,6 @@ from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.jobs import archives
 from nightshift.common.ledger.jobs.archives import Archive, ArchiveFile
 from nightshift.common.ledger.jobs.jobs import Job
-from nightshift.common.ledger.queries import failed_rows
 from nightshift.common.states import ArchiveState
 from nightshift.producer.archive import table_files
 
@@ -32,21 +31,19 @@ def bring_back(ledger: Ledger, job: Job) -> None:
             raise
 
 
-def errors(
+def archived_errors(
     ledger: Ledger, job: Job, *, kind: str | None, limit: int
-) -> tuple[dict[str, int], list[Row]]:
-    """How many rows of each kind failed, the most frequent first, and the first of them in dataset
-    order, of one kind if named. Those of an archived job are read from its archive.
+) -> tuple[dict[str, int], list[Row]] | None:
+    """How many rows of each kind failed, and the first of them, read from the archive of a job; None
+    where Postgres has the rows.
     """
     archive = _needed(ledger, job)
-    if archive is not None and not archive.is_kept:
-        return _archived_errors(job, archive, kind, limit)
-    with ledger.transaction() as connection:
-        kinds = failed_rows.count_by_kind(connection, job.id)
-        return kinds, failed_rows.first(connection, job.id, kind=kind, limit=limit)
+    if archive is None or archive.is_kept:
+        return None
+    return _errors_of(job, archive, kind, limit)
 
 
-def _archived_errors(
+def _errors_of(
     job: Job, archive: Archive, kind: str | None, limit: int
 ) -> tuple[dict[str, int], list[Row]]:
     [file] = [file for file in archive.files if file.table == "row_errors"]

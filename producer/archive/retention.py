@@ -1,6 +1,7 @@
 """Retention: jobs that have been closed for long leave the ledger, one at a time, beside the rounds."""
 
 import threading
+from collections.abc import Sequence
 from functools import partial
 
 import structlog
@@ -15,12 +16,25 @@ from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.producer.archive.leave import leave
 from nightshift.producer.archive.table_files import HOLD_SECONDS
+from nightshift.producer.reaper.duty import Duty, Reaper
 from nightshift.producer.submit import output_owner
 
 log = structlog.get_logger(__name__)
 
 LATER_SECONDS = 3600.0
 """When a job is tried again whose rows are needed, or whose output could not be written."""
+
+
+RETENTION_SECONDS = 60.0
+"""Pause between two looks for jobs that have been closed for long."""
+
+
+def duties(reaper: Reaper) -> Sequence[Duty]:
+    """Beside the rounds, since the rows of a large job take their time; none where no job leaves."""
+    if reaper.settings.retention_days is None:
+        return []
+    archive = partial(archive_due, reaper.ledger, reaper.settings, reaper.stop)
+    return [Duty("archive_due", RETENTION_SECONDS, archive, threads=1)]
 
 
 class Stopped(Exception):

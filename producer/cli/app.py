@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from nightshift.common.errors import NightshiftError, Permanent, Retryable
 from nightshift.common.text import one_line
+from nightshift.producer import wings
 from nightshift.producer.cli import (
     control,
     fleet,
@@ -19,24 +20,13 @@ from nightshift.producer.cli import (
     results,
     run,
 )
-from nightshift.producer.serve import commands as serve
-from nightshift.producer.tune.commands import tune
+from nightshift.producer.cli.command import Command
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Run": (
-        run.run,
-        run.estimate,
-        run.submit,
-        look.wait,
-        results.collect,
-        results.judge,
-        tune,
-    ),
+    "Run": (run.run, run.submit, look.wait, results.collect),
     "Look": (
         look.status,
-        inspect.explain,
         look.watch,
-        serve.console_,
         inspect.top,
         look.jobs,
         inspect.workers,
@@ -64,11 +54,10 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         fleet.gc,
         fleet.migrate,
         fleet.reaper,
-        serve.serve,
         fleet.alive,
-        inspect.doctor,
     ),
 }
+"""The commands of the core; wings add theirs."""
 
 EXIT_REFUSED = 2
 """The user can do something about the error."""
@@ -115,13 +104,22 @@ app = typer.Typer(
     help="Run a model over millions of rows: no row lost, none twice.",
 )
 
-for panel, commands in PANELS.items():
-    for command in commands:
-        app.command(command.__name__.strip("_"), rich_help_panel=panel)(command)
+
+def commands() -> list[Command]:
+    """Every command, panel by panel, in the order shown in `--help`."""
+    found = [Command(panel, run) for panel, runs in PANELS.items() for run in runs]
+    for of_wing in wings.offered("commands"):
+        for command in of_wing():
+            names = [each.called if each.panel == command.panel else "" for each in found]
+            found.insert(names.index(command.before) if command.before else len(found), command)
+    return found
 
 
-app.add_typer(serve.key, name="key", rich_help_panel="Fleet")
-app.add_typer(serve.tenant, name="tenant", rich_help_panel="Fleet")
+for command in commands():
+    if isinstance(command.run, typer.Typer):
+        app.add_typer(command.run, name=command.called, rich_help_panel=command.panel)
+    else:
+        app.command(command.called, rich_help_panel=command.panel)(command.run)
 
 
 def _show_version(asked: bool) -> None:

@@ -1,4 +1,4 @@
-"""Commands that look into the fleet: workers, top, history, explain, logs, doctor."""
+"""Commands that look into the fleet: workers, top, history, logs."""
 
 from typing import Annotated
 
@@ -68,26 +68,6 @@ def history(
         context.console().print(seen.table())
 
 
-def explain(job: context.JobName, *, as_json: context.AsJson = False) -> None:
-    """Say why a job moves or stands, in one sentence, and the command that helps."""
-    from nightshift.producer.advice.advice import spec_note
-    from nightshift.producer.explain import facts, reasons
-
-    with context.opened() as (ledger, here):
-        found = context.find_job(ledger, job)
-        with ledger.transaction() as connection:
-            known = facts.facts(connection, found, here=here)
-    given = reasons.explain(known)
-    if as_json:
-        context.print_json(facts.as_json(found, given))
-        return
-    for each in given:
-        typer.echo(f"job {found.id} ({found.spec.name}): {each.sentence}")
-        if each.command:
-            note = spec_note(each.command)
-            typer.echo(f"  {each.command}{note and f'    {note}'}")
-
-
 def logs(
     job: context.SomeJob = None,
     count: Count = 100,
@@ -111,29 +91,3 @@ def logs(
             job_id = context.find_job(ledger, job).id
     for line in log_files.lines(settings.home, job_id, count, follow=follow):
         typer.echo(line)
-
-
-def doctor(*, as_json: context.AsJson = False) -> None:
-    """Check database, broker, storage, clock, GPUs and versions; exits 1 where something is wrong."""
-    from nightshift.producer.doctor import checks
-
-    found = []
-    for check in checks.examine(context.command_settings()):
-        found.append(check)
-        if not as_json:
-            then = f": {check.advice}" if check.advice else ""
-            typer.echo(f"{check.health:<6}{check.name:<12}{check.said}{then}")
-    if as_json:
-        context.print_json(
-            [
-                {
-                    "check": each.name,
-                    "health": str(each.health),
-                    "said": each.said,
-                    "advice": each.advice or None,
-                }
-                for each in found
-            ]
-        )
-    if any(each.health is checks.Health.WRONG for each in found):
-        raise typer.Exit(1)

@@ -134,12 +134,12 @@ def errors(
     as_json: context.AsJson = False,
 ) -> None:
     """Show the rows that failed, and why."""
-    from nightshift.producer.archive import come_back
+    from nightshift.producer import archived
     from nightshift.producer.views import rates, row_tables
 
     with context.ledger_of() as ledger:
         found = context.find_job(ledger, job)
-        kinds, rows = come_back.errors(ledger, found, kind=kind, limit=count)
+        kinds, rows = archived.errors(ledger, found, kind=kind, limit=count)
     if kind is not None and kind not in kinds:
         context.row_error_kind(kind)
     if as_json:

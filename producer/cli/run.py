@@ -1,4 +1,4 @@
-"""Commands that run a job, or say what it would take: run, estimate, submit."""
+"""Commands that run a job: run, submit."""
 
 import dataclasses
 from contextlib import nullcontext
@@ -14,7 +14,10 @@ from nightshift.producer.cli.flags import Flags, takes_flags
 from nightshift.producer.cli.job_spec import job_spec
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from nightshift.common.settings import Settings
+    from nightshift.producer.local.run import Beside
 
 EXIT_OUTPUT_LOST = 3
 """Of a submit that finds its job completed, and the output gone: as `run` and `wait` exit then."""
@@ -95,7 +98,6 @@ def run(
     elif to is not None:
         raise BadInput("--to is for OpenAI batch files: `nightshift collect` writes other outputs")
     from nightshift.producer.local.run import run as run_job
-    from nightshift.producer.serve import commands
 
     messages = context.console()
     code = run_job(
@@ -107,44 +109,19 @@ def run(
         pilot_rows=pilot,
         agreed=yes,
         results=to,
-        beside=partial(commands.pages, settings, messages) if ui else nullcontext,
+        beside=_pages(settings, messages) if ui else nullcontext,
         profile=profile,
     )
     raise typer.Exit(code)
 
 
-@takes_flags
-def estimate(
-    target: Target,
-    *,
-    flags: Flags,
-    pilot: PilotRows = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Engines at work; else those that live now.")
-    ] = None,
-    as_json: context.AsJson = False,
-) -> None:
-    """Say what a job would take: prompts, hours, money, and when it would be over.
+def _pages(settings: "Settings", messages: "Console") -> "Beside":
+    """Pages beside a run, where a wing has some."""
+    from nightshift.producer import wings
 
-    Prompts are counted in a random sample of 1,000 rows. Speed and answers come from jobs with
-    the same engine in this ledger, or from --pilot, which runs a sample now: on the workers of the
-    pool where some live, else on this machine. Nothing else is run, and nothing is submitted.
-    """
-    from nightshift.producer.estimate import estimate_report
-    from nightshift.producer.local.run import run_estimate
-    from nightshift.producer.views import progress
-
-    if flags.out is None and pilot is None:
-        flags = dataclasses.replace(flags, out="out")
-    spec, settings = job_spec(target, flags), context.command_settings()
-    messages = context.console(stderr=as_json)
-    made = run_estimate(spec, settings, messages, pilot_rows=pilot, workers=workers)
-    if made is None:
-        raise typer.Exit(progress.EXIT_NOT_FINISHED)
-    if as_json:
-        context.print_json(estimate_report.as_json(made))
-    else:
-        context.console().print(estimate_report.render(made))
+    for pages in wings.offered("pages"):
+        return partial(pages, settings, messages)
+    raise BadInput("--ui wants nightshift with its folder producer/serve")
 
 
 @takes_flags
@@ -263,12 +240,12 @@ def _append(
     last: bool,
     as_json: bool,
 ) -> None:
-    from nightshift.producer.watch import look
+    from nightshift.producer.submit import append_command
 
     with context.opened(settings) as (ledger, here):
         job = context.find_job(ledger, reference)
-        taken = look.take(ledger, job, uris, settings, redo=redo, last=last)
-    said = look.summary(job, taken, here)
+        taken = append_command.take(ledger, job, uris, settings, redo=redo, last=last)
+    said = append_command.summary(job, taken, here)
     if as_json:
         context.print_json(
             {

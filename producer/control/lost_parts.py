@@ -11,6 +11,7 @@ from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.results import part_files
 from nightshift.producer.submit.arrange import again
+from nightshift.producer.submit.withdraw import withdraw
 
 BATCHES_A_PIECE = 2_000
 """Batches that one transaction opens again, which holds the row of the job."""
@@ -41,7 +42,7 @@ def redo(ledger: Ledger, job: Job, *, sure: bool, here: Here = FLEET) -> Answer:
                 audit_log.record(connection, "redo", job.id, detail=redone)
             stale = generations.reopen(connection, job.id) if piece.batches else []
         if piece.reopened or stale:
-            retry.withdraw(ledger, job, stale)
+            withdraw(ledger, job, stale)
         whole = piece if whole is None else whole.then(piece)
     if whole is None:
         figures = {"rows": 0, "batches": 0, "reopened": False}

@@ -22,9 +22,9 @@ from nightshift.producer.external_sort.spill import copies_folder
 from nightshift.producer.submit.arrange import arrange
 from nightshift.producer.submit.arrange.cost import PassCost, pass_cost
 from nightshift.producer.submit.arrange.savings import Worth
+from nightshift.producer.submit.auto_args import filled_in
 from nightshift.producer.submit.planning.planner import Plan
 from nightshift.producer.submit.submit import survey, within_roots
-from nightshift.producer.tune.auto_args import filled_in
 
 SAMPLE_ROWS = 1_000
 """Size of the sample; the mean of so many prompts is known to a few percent."""

@@ -29,11 +29,11 @@ from nightshift.producer.estimate import estimate_report
 from nightshift.producer.estimate.estimate import Estimate, estimate
 from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.results.sample import sample
+from nightshift.producer.submit import auto_args
 from nightshift.producer.submit.checks import refuse_read_as_input
 from nightshift.producer.submit.planning import reading
 from nightshift.producer.submit.submit import Within, submit, survey, within_roots
 from nightshift.producer.submit.submitted import Submitted
-from nightshift.producer.tune import auto_args
 from nightshift.producer.views import progress, row_tables
 
 SEED = 0

@@ -12,7 +12,6 @@ from nightshift.common.states import JobState
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.explain.reasons import Reason
 from nightshift.producer.explain.snapshot import Facts, SetAside, SlotFact
-from nightshift.producer.serve.ledger import tenant_jobs
 
 
 def facts(
@@ -70,7 +69,7 @@ def facts(
         ahead=None if ahead is None else f"job {ahead['job']} ({ahead['name']})",
         ahead_id=None if ahead is None else ahead["job"],
         ahead_priority=0 if ahead is None else ahead["priority"],
-        hidden=tenant_jobs.foreign(connection, tenant, named),
+        hidden=job_facts.foreign(connection, tenant, named),
         watch_seconds=None if watch is None else watch["every_seconds"],
         watch_error=None if watch is None else watch["error"],
     )

@@ -21,12 +21,10 @@ from nightshift.producer.advice.here import Here, Works
 from nightshift.producer.embedded.home import home_lock, write_whole
 from nightshift.producer.embedded.postgres import EmbeddedPostgres
 from nightshift.producer.embedded.redis_server import EmbeddedRedis
-from nightshift.producer.estimate import pilot
-from nightshift.producer.estimate.pilot import FinishedPilot, Unreadable
 from nightshift.producer.local.fleet import MOST_ENDS, LocalFleet, Servers, for_spec, running
 from nightshift.producer.local.known_job import open_job
+from nightshift.producer.submit import auto_args
 from nightshift.producer.submit.submit import submit
-from nightshift.producer.tune.auto_args import filled_in
 from nightshift.producer.views import progress, watching
 
 log = structlog.get_logger(__name__)
@@ -53,7 +51,7 @@ class Machine:
     def submit(self, spec: JobSpec, *, new: bool = False, adopt: bool = False) -> Job:
         """The job of the spec, new or known; a known one goes on, see `known_job`."""
         settings = permits.of_operator(spec, self.settings)
-        spec = self._filled_in(spec)
+        spec = self.filled_in(spec)
         submitted = submit(self.ledger, spec, settings, new=new, adopt=adopt)
         self.steps.note(Step.SUBMITTED)
         job = open_job(self.ledger, submitted, spec, self.console)
@@ -67,22 +65,9 @@ class Machine:
             )
         return job
 
-    def run_pilot(self, spec: JobSpec, rows: int, *, adopt: bool = False) -> FinishedPilot:
-        """Runs a pilot of so many rows to its end."""
-        job, unreadable = self.start_pilot(spec, rows, adopt=adopt)
-        return FinishedPilot(self.work_on(job), unreadable)
-
-    def start_pilot(
-        self, spec: JobSpec, rows: int, *, adopt: bool = False, batches: int = pilot.BATCHES
-    ) -> tuple[Job, Unreadable]:
-        """The job of a pilot of so many rows, new or known, and the rows that it cannot read."""
-        settings = permits.of_operator(spec, self.settings)
-        spec = self._filled_in(spec)
-        submitted, unreadable = pilot.submit_pilot(
-            self.ledger, spec, settings, rows, adopt=adopt, batches=batches
-        )
-        self.steps.note(Step.SUBMITTED)
-        return open_job(self.ledger, submitted, spec, self.console), unreadable
+    def filled_in(self, spec: JobSpec) -> JobSpec:
+        """The spec with the arguments that auto stands for on this machine, whose worker will run it."""
+        return auto_args.filled_in(self.ledger, spec, {hardware.of_this_machine(): 1})
 
     def work_on(self, job: Job, stop: Callable[[], bool] = lambda: False) -> Job:
         """Works until the job is over or paused, or `stop` says so; raises Permanent when the fleet
@@ -123,10 +108,6 @@ class Machine:
             self.fleet = self.new_fleet(for_spec(job.spec, self.settings), {"worker": arguments})
             self.started.enter_context(running(self.fleet, self.console))
         return self.fleet
-
-    def _filled_in(self, spec: JobSpec) -> JobSpec:
-        """The spec with the arguments that auto stands for on this machine, whose worker will run it."""
-        return filled_in(self.ledger, spec, {hardware.of_this_machine(): 1})
 
     def new_fleet(
         self,

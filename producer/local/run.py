@@ -3,31 +3,24 @@
 The same command after a crash goes on where the job stood.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from nightshift.common import permits
+from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.engines import tunings
-from nightshift.common.ledger.jobs.jobs import Job
-from nightshift.common.processes import hardware
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.common.telemetry import step_table
 from nightshift.common.telemetry.steps import Step, StepFile, checked, process_began
+from nightshift.producer import wings
 from nightshift.producer.advice.here import NOBODY
-from nightshift.producer.connect import has_ledger, open_ledger
-from nightshift.producer.estimate import pilot
-from nightshift.producer.estimate.estimate import Estimate, estimate
-from nightshift.producer.estimate.pilot import FinishedPilot, Unreadable
+from nightshift.producer.connect import has_ledger
 from nightshift.producer.local.fleet import for_spec
-from nightshift.producer.local.known_job import open_job
-from nightshift.producer.local.machine import machine
+from nightshift.producer.local.machine import Machine, machine
 from nightshift.producer.results import openai_batch_results, past_end
 from nightshift.producer.submit.submit import check_before, is_known, spec_and_identity
 from nightshift.producer.views import progress
@@ -66,13 +59,11 @@ def run(
         beside(here.ledger),
     ):
         # A known job has passed its pilot: nobody is asked again after a crash.
-        if pilot_rows is not None and not is_known(here.ledger, spec):
-            finished = here.run_pilot(spec, pilot_rows, adopt=adopt)
-            made = pilot.shown_estimate(here.ledger, spec, settings, finished, console)
-            if made is None or not pilot.goes_on(
-                here.ledger, spec, finished, made, console, agreed=agreed
-            ):
-                return progress.EXIT_NOT_FINISHED
+        may_run = pilot_rows is None or is_known(here.ledger, spec)
+        if not may_run and not _pilot(
+            here, spec, settings, console, rows=pilot_rows or 0, adopt=adopt, agreed=agreed
+        ):
+            return progress.EXIT_NOT_FINISHED
         job = here.submit(spec, new=new, adopt=adopt)
         if results is not None:
             openai_batch_results.check_targets(job.spec, job.identity, results)
@@ -92,6 +83,16 @@ def run(
         return code
 
 
+def _pilot(
+    here: Machine, spec: JobSpec, settings: Settings, console: Console, **given: int
+) -> bool:
+    """Runs a sample of the job first, where a wing does that; whether the job runs then."""
+    pilots = wings.offered("pilot")
+    if not pilots:
+        raise BadInput("--pilot wants nightshift with its folder producer/estimate")
+    return all(run_pilot(here, spec, settings, console, **given) for run_pilot in pilots)
+
+
 @contextmanager
 def _profiled(profile: Path | None, console: Console) -> Iterator[StepFile]:
     """Notes the steps of a run in its profile, and prints them at its end."""
@@ -105,85 +106,3 @@ def _profiled(profile: Path | None, console: Console) -> Iterator[StepFile]:
     yield steps
     steps.note(Step.LEFT)
     step_table.show(step_table.way(step_table.read(profile, since=began)), console)
-
-
-def run_estimate(
-    spec: JobSpec,
-    settings: Settings,
-    console: Console,
-    *,
-    pilot_rows: int | None,
-    workers: int | None,
-) -> Estimate | None:
-    """Estimates by what the ledger knows, or by a pilot of so many rows, which runs now; None when
-    the pilot did not come to its end.
-    """
-    if pilot_rows is None:
-        known = open_ledger(settings) if has_ledger(settings) else nullcontext((None, False))
-        with known as (ledger, _):
-            return estimate(spec, settings, ledger, workers=workers)
-    with pilots(spec, settings, console) as place:
-        finished = place.run(spec, pilot_rows)
-        # The pilot has run, so its engine is allowed: nothing is left to be checked.
-        settings = settings.model_copy(update={"allowed_engine_args": None})
-        return pilot.shown_estimate(
-            place.ledger, spec, settings, finished, console, workers=workers
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class PilotPlace:
-    """Where pilots run: their ledger, how many slots have which hardware, and whether they are those of
-    this machine alone.
-
-    `start` submits a pilot of so many rows in so many batches, and `work_on` returns its job when it is
-    over or paused, or when the function says stop.
-    """
-
-    ledger: Ledger
-    slots: Mapping[str, int]
-    is_here: bool
-    start: Callable[[JobSpec, int, int], tuple[Job, Unreadable]]
-    work_on: Callable[[Job, Callable[[], bool]], Job]
-
-    def run(self, spec: JobSpec, rows: int) -> FinishedPilot:
-        """Runs a pilot of so many rows to its end."""
-        job, unreadable = self.start(spec, rows, pilot.BATCHES)
-        return FinishedPilot(self.work_on(job, lambda: False), unreadable)
-
-
-@contextmanager
-def pilots(spec: JobSpec, settings: Settings, console: Console) -> Iterator[PilotPlace]:
-    """The place for pilots of a spec.
-
-    Where slots of the pool live in the ledger that the environment names, they run the pilots: the
-    speed of another machine would say little. Else this machine runs them.
-    """
-    if settings.database_url is not None:
-        with open_ledger(settings) as (ledger, _):
-            with ledger.transaction() as connection:
-                is_served = tunings.is_served(connection, spec.pool, spec.engine_key)
-                slots = tunings.hardware(connection, spec.pool)
-            if is_served:
-                yield _in_pool(ledger, slots, settings, console)
-                return
-    with machine(settings, console) as here:
-        slots = Counter([hardware.of_this_machine()])
-
-        def start(spec: JobSpec, rows: int, batches: int) -> tuple[Job, Unreadable]:
-            return here.start_pilot(spec, rows, batches=batches)
-
-        yield PilotPlace(here.ledger, slots, True, start, here.work_on)
-
-
-def _in_pool(
-    ledger: Ledger, slots: Mapping[str, int], settings: Settings, console: Console
-) -> PilotPlace:
-    def start(spec: JobSpec, rows: int, batches: int) -> tuple[Job, Unreadable]:
-        submitted, unreadable = pilot.submit_pilot(ledger, spec, settings, rows, batches=batches)
-        return open_job(ledger, submitted, spec, console), unreadable
-
-    def work_on(job: Job, stop: Callable[[], bool]) -> Job:
-        return progress.follow(ledger, job.id, console, stop=stop).job
-
-    return PilotPlace(ledger, slots, False, start, work_on)

@@ -2,6 +2,8 @@
 all of them are done. Readers can follow a job that grows while the job is open.
 """
 
+from functools import partial
+
 import structlog
 
 from nightshift.common import storage
@@ -12,13 +14,22 @@ from nightshift.common.ledger.jobs.generations import Generation
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import live_parts
 from nightshift.producer.reaper import error_parts, manifest, output_directory
+from nightshift.producer.reaper.duty import Duty, Reaper
 from nightshift.producer.results import part_files
 from nightshift.producer.submit import output_owner
 
 log = structlog.get_logger(__name__)
 
+PAUSE_SECONDS = 1.0
+"""Pause between two looks for generations that are done."""
+
 A_ROUND = 100
 """Most generations of open jobs that one round finishes."""
+
+
+def duty(reaper: Reaper) -> Duty:
+    """Beside the rounds, since files are written."""
+    return Duty("write_finished", PAUSE_SECONDS, partial(write_finished, reaper.ledger), threads=1)
 
 
 def write_finished(ledger: Ledger, job_id: int | None = None) -> None:

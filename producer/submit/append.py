@@ -21,8 +21,7 @@ from nightshift.common.spec import RequestsTask
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo
 from nightshift.common.text import first_few
-from nightshift.producer.archive.come_back import bring_back
-from nightshift.producer.retry import withdraw
+from nightshift.producer.archived import bring_back
 from nightshift.producer.submit import unique_ids_of_job
 from nightshift.producer.submit.arrange import again
 from nightshift.producer.submit.arrange.arrange import ArrangedPlan, arranged_plan
@@ -30,6 +29,7 @@ from nightshift.producer.submit.column_fit import misfit
 from nightshift.producer.submit.planning import planner
 from nightshift.producer.submit.planning.planner import Plan
 from nightshift.producer.submit.unique_ids_of_job import Known
+from nightshift.producer.submit.withdraw import withdraw
 
 MOST_PLANS = 3
 """How often files are planned anew because a copy of them was swept away meanwhile."""

@@ -19,8 +19,7 @@ from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
 from nightshift.common.storage import Listing
 from nightshift.common.text import first_few
-from nightshift.producer.archive.come_back import bring_back
-from nightshift.producer.retry import withdraw
+from nightshift.producer.archived import bring_back
 from nightshift.producer.submit import output_owner
 from nightshift.producer.submit.arrange.arrange import restore
 from nightshift.producer.submit.changes import Changes, changes
@@ -31,6 +30,7 @@ from nightshift.producer.submit.submitted import (
     kept_deadline,
     kept_fields,
 )
+from nightshift.producer.submit.withdraw import withdraw
 
 
 def existing_job(ledger: Ledger, spec: JobSpec, listing: Listing, new: bool) -> Submitted | None:

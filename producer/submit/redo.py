@@ -10,7 +10,6 @@ from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.jobs import changed_files, generations, job_submit, jobs, watches
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.storage import FileInfo
-from nightshift.producer.retry import withdraw
 from nightshift.producer.submit import unique_ids_of_job
 from nightshift.producer.submit.append import (
     MOST_PLANS,
@@ -22,6 +21,7 @@ from nightshift.producer.submit.append import (
 )
 from nightshift.producer.submit.planning.planner import Plan
 from nightshift.producer.submit.unique_ids_of_job import Known
+from nightshift.producer.submit.withdraw import withdraw
 
 
 def redo_changed(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> int:

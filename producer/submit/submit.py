@@ -28,13 +28,13 @@ from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo, Listing
 from nightshift.producer.submit import checks, openai_batch_file, output_owner, unique_ids
 from nightshift.producer.submit.arrange.arrange import ArrangedPlan, arranged_plan
+from nightshift.producer.submit.auto_args import filled_in, remark
 from nightshift.producer.submit.existing import existing_job
 from nightshift.producer.submit.paths import resolved
 from nightshift.producer.submit.planning import convert, planner, reading
 from nightshift.producer.submit.planning.planner import Plan
 from nightshift.producer.submit.planning.schema_merge import with_late_texts
 from nightshift.producer.submit.submitted import Submitted
-from nightshift.producer.tune.auto_args import filled_in, remark
 
 Within = Callable[[Connection, int], object]
 """What else belongs into the transaction of a submit; called with the number of the new job."""

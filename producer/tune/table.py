@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from nightshift.producer.tune.auto_args import as_text, without_secrets
+from nightshift.producer.submit.auto_args import as_text, without_secrets
 from nightshift.producer.tune.tune import Tuned
 
 

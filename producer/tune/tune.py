@@ -14,11 +14,12 @@ from nightshift.common.ledger.engines.tunings import Tuning
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, VllmEngineSpec
 from nightshift.common.text import first_few
-from nightshift.producer.local.run import PilotPlace, pilots
+from nightshift.producer.estimate.pilots import PilotPlace, pilots
+from nightshift.producer.submit import auto_args
+from nightshift.producer.submit.auto_args import as_text
 from nightshift.producer.submit.paths import resolved
 from nightshift.producer.submit.submit import survey
-from nightshift.producer.tune import auto_args, halving
-from nightshift.producer.tune.auto_args import as_text
+from nightshift.producer.tune import halving
 from nightshift.producer.tune.halving import Rung
 from nightshift.producer.tune.trials import Candidate, Trials
 

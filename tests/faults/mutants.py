@@ -313,8 +313,8 @@ MUTANTS = (
     ),
     Mutant(
         "one finish a job",
-        "producer/reaper/finishers.py",
-        "            job_end.keep_finishing(connection, self._name, busy, HOLD_SECONDS)\n",
+        "producer/reaper/finish_jobs.py",
+        "            job_end.keep_finishing(connection, self._reaper.name, busy, HOLD_SECONDS)\n",
         "",
         (
             "tests/integration/test_finishers.py::"

@@ -12,7 +12,7 @@ from nightshift.common import failpoints
 from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
-from nightshift.producer.reaper import finishers, loop
+from nightshift.producer.reaper import finish_jobs, loop
 from nightshift.producer.verify.verify import verify
 from tests.integration.test_look import Work
 from tests.support.fleet import wait_until
@@ -89,7 +89,7 @@ def test_two_reapers_never_finish_the_same_job_however_long_it_takes(
     gate: Gate,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(finishers, "HOLD_SECONDS", 1.0)
+    monkeypatch.setattr(finish_jobs, "HOLD_SECONDS", 1.0)
     ledger, other = second_ledger(), second_ledger()
     work = answered(ledger, tmp_path, "large")
     held: set[object] = set()

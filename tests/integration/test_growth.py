@@ -23,12 +23,12 @@ from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.control.deletion import delete
 from nightshift.producer.reaper import generation_files, output_directory
-from nightshift.producer.submit import append
+from nightshift.producer.submit import append, append_command
+from nightshift.producer.submit.append_command import Taken
 from nightshift.producer.submit.submit import Submitted, submit
 from nightshift.producer.verify.verify import verify
 from nightshift.producer.views.cells import job_state
 from nightshift.producer.watch import look
-from nightshift.producer.watch.look import Taken
 from tests.integration.test_retry import Site, agreed, moody
 from tests.support.fleet import function_spec, output_ids, wait_until, write_rows
 
@@ -57,7 +57,9 @@ class Grown(Site):
         self.ids += came if counted else []
 
     def append(self, *uris: str | Path, **how: bool) -> Taken:
-        return look.take(self.ledger, self.job, [str(uri) for uri in uris], Settings(), **how)
+        return append_command.take(
+            self.ledger, self.job, [str(uri) for uri in uris], Settings(), **how
+        )
 
     def look(self, ledger: Ledger | None = None) -> bool:
         """One look of a reaper, which is due now whatever the pace is."""
@@ -140,7 +142,7 @@ def test_files_that_links_reach_again_are_rows_once_and_both_paths_are_named(sit
     (site.folder / "in" / "alias.jsonl").symlink_to("a.jsonl")
     taken = site.append()
     assert (taken.appended, taken.changed) == (look.NOTHING, [])
-    assert "alias.jsonl" in " ".join(look.summary(site.job, taken))
+    assert "alias.jsonl" in " ".join(append_command.summary(site.job, taken))
     for uri in ("in/alias.jsonl", "in/loop/a.jsonl"):
         assert site.append(site.folder / uri).appended == look.NOTHING, uri
 
@@ -260,7 +262,7 @@ def test_two_appends_at_once_add_every_file_once(
 
     def append(ledger: Ledger) -> int:
         start.wait(120)
-        return look.take(ledger, site.job, [], Settings()).appended.rows
+        return append_command.take(ledger, site.job, [], Settings()).appended.rows
 
     with ThreadPoolExecutor(len(ledgers)) as pool:
         added = list(pool.map(append, ledgers))
@@ -353,7 +355,7 @@ def test_a_sweep_that_lost_its_lock_takes_no_copy_of_a_later_append(
                 """)
             )
         wait_until(lambda: not is_locked(other, site.job), what="the end of the lock")
-        assert look.take(other, site.job, [], Settings()).appended.rows == 1
+        assert append_command.take(other, site.job, [], Settings()).appended.rows == 1
         return names
 
     monkeypatch.setattr(convert.storage, "list_names", freeze)

@@ -6,37 +6,22 @@ from types import SimpleNamespace
 
 import pytest
 import redis as client
-from prometheus_client import CollectorRegistry
 from sqlalchemy import event
 
 from nightshift.common.broker import queue_name
-from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import dispatch, leasing
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.fleet import workers
 from nightshift.common.ledger.jobs import jobs, spending
 from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
-from nightshift.producer.reaper import admission, loop
+from nightshift.producer.reaper import admission, reap, silence
 from nightshift.producer.reaper.admission import MOST_ADMITTED
-from nightshift.producer.reaper.loop import MOST_REAPED, Reaper
-from nightshift.producer.reaper.metrics import Rounds
+from nightshift.producer.reaper.reap import MOST_REAPED
+from nightshift.producer.reaper.silence import Silence
 from tests.integration.test_ledger import READ
+from tests.support.reaper import OneReaper
 from tests.support.world import World, child_of, make_ready
-
-
-def reaper_of(ledger: Ledger, **settings: float | str) -> Reaper:
-    """A reaper that reaps from its first round on."""
-    reaper = Reaper(ledger, Settings(**settings), Rounds(CollectorRegistry()))
-    reaper._reap_from = 0
-    return reaper
-
-
-def failing(reaper: Reaper, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the duties that fail from now on."""
-    failed: list[str] = []
-    monkeypatch.setattr(reaper._rounds, "duty_failed", failed.append)
-    return failed
 
 
 def test_a_round_waits_for_no_job_that_somebody_else_holds(
@@ -48,21 +33,21 @@ def test_a_round_waits_for_no_job_that_somebody_else_holds(
     others = [world.job(1, name=name, pool=name) for name in ("east", "west")]
     jobs.lock(frozen, held)
     # Nothing is reaped within a lease of the start of Postgres.
-    reaper = reaper_of(world.ledger, lease_seconds=0.01, heartbeat_seconds=0.001)
-    failed = failing(reaper, monkeypatch)
+    reaper = OneReaper(world.ledger, lease_seconds=0.01, heartbeat_seconds=0.001)
     reaper.round()
-    assert failed == []
+    assert reaper.failed == []
     assert [world.states(job) for job in others] == [["queued"], ["queued"]]
     assert world.batch(expired.batch_id).state == "pending"
 
 
 def test_workers_have_a_whole_lease_from_the_end_of_an_outage(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And not from the last duty that failed, since its question may have come just before the end."""
-    reaper, clock = reaper_of(world.ledger, lease_seconds=60), {"now": 0.0}
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: clock["now"]))
-    reaper._heard_at = 0.0
+    clock = {"now": 0.0}
+    monkeypatch.setattr(silence, "time", SimpleNamespace(monotonic=lambda: clock["now"]))
+    heard = Silence(Settings(lease_seconds=60))
+    heard.reap_from = 0.0
     for moment, works, reaps_from in (
         (10.0, True, 0.0),
         (20.0, False, 80.0),
@@ -70,9 +55,8 @@ def test_workers_have_a_whole_lease_from_the_end_of_an_outage(
         (50.0, True, 105.0),
     ):
         clock["now"] = moment
-        monkeypatch.setattr(reaper, "run_duty", lambda duty, works=works: works)
-        reaper.round()
-        assert reaper._reap_from == reaps_from
+        heard.heard(worked=works)
+        assert heard.reap_from == reaps_from
 
 
 def test_a_round_goes_on_while_a_queue_has_room(world: World) -> None:
@@ -82,7 +66,7 @@ def test_a_round_goes_on_while_a_queue_has_room(world: World) -> None:
     with world.ledger.transaction() as connection:
         connection.exec_driver_sql(f"UPDATE workers SET window_rows = {MOST_ADMITTED}")
     small = world.job(*[1] * 3, name="small", pool="other")
-    reaper_of(world.ledger).round()
+    OneReaper(world.ledger).round()
     assert world.states(large).count("queued") == 2 * MOST_ADMITTED
     assert world.states(small) == ["queued"] * 3
 
@@ -92,7 +76,7 @@ def test_a_worker_that_was_killed_is_not_ready_after_a_lease(world: World) -> No
     make_ready(world, child_of(world.specs[job]))
     with world.ledger.transaction() as connection:
         connection.exec_driver_sql("UPDATE workers SET seen_at = now() - interval '29 s'")
-    reaper = reaper_of(world.ledger, lease_seconds=30)
+    reaper = OneReaper(world.ledger, lease_seconds=30)
     reaper.round()
     assert [row.state for row in world.ask("SELECT state FROM worker_status")] == ["ready"]
     with world.ledger.transaction() as connection:
@@ -113,7 +97,7 @@ def test_what_a_paused_and_an_ended_job_left_in_the_queue_is_pending_after_a_rou
         world.admit(job)
     world.run(jobs.pause, held[0])
     world.run(jobs.cancel, held[1])
-    reaper_of(world.ledger).round()
+    OneReaper(world.ledger).round()
     assert [world.states(job) for job in held] == [["pending", "pending"]] * 2
     assert world.states(runs) == ["queued"]
 
@@ -124,10 +108,9 @@ def test_a_job_whose_row_is_held_keeps_no_round_from_holding_other_budgets(
     held, other = (world.job(1, name=name) for name in ("held", "other"))
     monkeypatch.setattr(spending, "over_budget", lambda _: [(held, "spent"), (other, "spent")])
     jobs.lock(frozen, held)
-    reaper = reaper_of(world.ledger)
-    failed = failing(reaper, monkeypatch)
+    reaper = OneReaper(world.ledger)
     reaper.round()
-    assert failed == []
+    assert reaper.failed == []
     assert world.run(jobs.get, other).state is JobState.PAUSED
     assert world.run(jobs.get, held).state is JobState.RUNNING
 
@@ -139,11 +122,11 @@ def test_expired_leases_are_taken_back_in_pieces_until_none_is_left(
     job = world.job(*[1] * leases, batch={"rows": 1})
     world.admit(job, leases)
     assert len(world.claim(job, most=leases, seconds=-1)) == leases
-    reaper = reaper_of(world.ledger, lease_seconds=0.01, heartbeat_seconds=0.001)
+    reaper = OneReaper(world.ledger, lease_seconds=0.01, heartbeat_seconds=0.001)
     pieces: list[int] = []
-    monkeypatch.setattr(reaper._rounds, "reaped", pieces.append)
-    monkeypatch.setattr(reaper, "_was_silent", lambda: False)
-    reaper._reap()
+    monkeypatch.setattr(reaper.rounds, "reaped", pieces.append)
+    monkeypatch.setattr(Silence, "is_long", False)
+    reap.reap(reaper)
     assert pieces == [MOST_REAPED, 200]
     assert world.states(job).count("pending") == leases
 
@@ -156,7 +139,7 @@ def test_a_queue_gets_a_hint_for_each_child_and_not_for_each_batch(
     with client.Redis.from_url(redis_url) as redis:
         hints = partial(redis.llen, queue_name("default", spec.engine_key))
         redis.flushall()
-        reaper = reaper_of(world.ledger, broker_url=redis_url)
+        reaper = OneReaper(world.ledger, broker_url=redis_url)
         reaper.round()
         assert (world.states(job).count("queued"), hints()) == (16, 1)
         for number in (1, 2, 3):
@@ -176,7 +159,7 @@ def test_a_round_sends_hints_for_a_short_time_however_slow_they_are(
     monkeypatch.setattr(admission, "HINT_SECONDS", 0)
     with client.Redis.from_url(redis_url) as redis:
         redis.flushall()
-        reaper = reaper_of(world.ledger, broker_url=redis_url)
+        reaper = OneReaper(world.ledger, broker_url=redis_url)
         reaper.round()
         reaper.close()
         assert world.states(job) == ["queued", "queued"]
@@ -192,7 +175,7 @@ def test_one_statement_admits_batches_of_all_jobs(world: World) -> None:
         if "SET state = 'queued'" in str(execution[2]):
             admitting.append(str(execution[2]))
 
-    reaper_of(world.ledger).round()
+    OneReaper(world.ledger).round()
     assert [world.states(job) for job in opened] == [["queued", "queued"]] * 5
     assert len(admitting) == 1
 

@@ -18,11 +18,11 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.results import id_counts
+from nightshift.producer.submit import append_command
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.submit.submitted import Submitted
 from nightshift.producer.verify.verify import checks, verify
 from nightshift.producer.views import tables
-from nightshift.producer.watch import look
 from tests.integration.test_retry import Site, moody
 from tests.support.fleet import function_spec
 
@@ -138,9 +138,9 @@ def test_rows_beyond_the_limit_are_not_looked_at(site: Site) -> None:
     assert submitted(site, unique_id=True, limit=25).rows == 25
 
 
-def taken(site: Site, *names: str, redo: bool = False) -> look.Taken:
+def taken(site: Site, *names: str, redo: bool = False) -> append_command.Taken:
     uris = [str(site.folder / "in" / name) for name in names]
-    return look.take(site.ledger, site.job, uris, Settings(), redo=redo)
+    return append_command.take(site.ledger, site.job, uris, Settings(), redo=redo)
 
 
 def test_the_ids_of_appended_files_must_differ_from_those_of_every_generation(site: Site) -> None:

@@ -296,7 +296,7 @@ def test_a_job_stays_whose_output_is_not_there_or_whose_finish_was_given_up(old:
 def test_a_reaper_archives_beside_its_rounds(
     old: Site, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "RETENTION_SECONDS", 0.05)
+    monkeypatch.setattr(retention, "RETENTION_SECONDS", 0.05)
     stop = threading.Event()
     settings = Settings(database_url=database_url, retention_days=30)
     reaper = threading.Thread(

@@ -3,18 +3,15 @@
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from nightshift.common.ledger.jobs import deletions, job_end, jobs, spending, tenant_costs
 from nightshift.common.ledger.jobs.spending import Spent
-from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
-from nightshift.producer.reaper.loop import Reaper
-from nightshift.producer.reaper.metrics import Rounds
 from nightshift.producer.serve import access
 from nightshift.producer.serve.errors import ApiError
 from nightshift.producer.serve.ledger import tenants
 from nightshift.producer.serve.tenants import tenants as control
+from tests.support.reaper import OneReaper
 from tests.support.world import World
 
 PRICED: dict[str, Any] = {
@@ -54,7 +51,7 @@ def test_jobs_pause_and_nothing_begins_once_they_cost_the_budget_together(world:
     spend(world, foreign, 1000)
     assert world.run(tenant_costs.over_budget) == []
     spend(world, second, 4)
-    reaper = Reaper(world.ledger, Settings(), Rounds(CollectorRegistry()))
+    reaper = OneReaper(world.ledger)
     reaper.round()
     reaper.close()
     assert [state(world, each) for each in (first, second)] == [JobState.PAUSED] * 2

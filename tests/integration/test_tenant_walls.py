@@ -24,6 +24,7 @@ from nightshift.producer.control.deletion import delete
 from nightshift.producer.results.collect import collect
 from nightshift.producer.results.sample import sample
 from nightshift.producer.retry import retry
+from nightshift.producer.submit import append_command
 from nightshift.producer.verify.verify import verify
 from nightshift.producer.watch import look
 from tests.integration.test_api_jobs import Tenants, people
@@ -303,7 +304,7 @@ def test_nothing_of_a_job_that_is_held_to_roots_is_opened_by_its_name(site: Neig
         found.clear()
         assert site.look() is None
         site.run(LOUD)
-        look.take(site.ledger, site.job, [], Settings(), last=True)
+        append_command.take(site.ledger, site.job, [], Settings(), last=True)
         assert site.finish() is JobState.COMPLETED
         verify(site.ledger, site.job)
         retry(site.ledger, site.job, failed=True, dead=True, kind=None)

@@ -10,7 +10,7 @@ from nightshift.common.errors import LedgerUnavailable
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry import metrics
-from nightshift.producer.reaper.loop import Reaper
+from nightshift.producer.reaper.duty import Reaper
 from nightshift.producer.reaper.metrics import (
     CACHE_SECONDS,
     KEEP_SECONDS,
@@ -179,8 +179,8 @@ def test_rounds_and_failed_duties_are_counted_and_a_failed_round_is_one_too() ->
 
     assert value("duty_failures_total", duty="dispatch") == 0
     with rounds.round():
-        assert not reaper.run_duty(_dispatch)
-        assert reaper.run_duty(lambda: None)
+        assert reaper.attempt("dispatch", _dispatch) == (False, False)
+        assert reaper.attempt("tidy", lambda: None) == (True, False)
     assert value("duty_failures_total", duty="dispatch") == 1
     assert value("rounds_total") == value("round_seconds_count") == 1
     assert value("last_round_timestamp_seconds")

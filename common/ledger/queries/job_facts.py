@@ -1,5 +1,7 @@
 """What decides whether a job moves, and what became of its leases; and who keeps the fleet going."""
 
+from collections.abc import Collection
+
 from sqlalchemy import text
 
 from nightshift.common.ledger.connection import Connection, Row
@@ -142,6 +144,9 @@ VERSIONS = text("""
 """)
 """The code of the living children that have told it."""
 
+FOREIGN = text("SELECT id FROM jobs WHERE id = ANY(:ids) AND tenant <> :tenant")
+"""Jobs of others."""
+
 
 def slots(connection: Connection, pool: str | None = None) -> list[Row]:
     """The slots of living machines, of one pool or of all."""
@@ -225,3 +230,10 @@ def code(connection: Connection, job_id: int) -> list[dict[str, str]]:
     statement = text("SELECT code FROM jobs WHERE id = :id")
     found: list[dict[str, str]] | None = connection.scalar(statement, {"id": job_id})
     return found or []
+
+
+def foreign(connection: Connection, tenant: str | None, ids: Collection[int]) -> frozenset[int]:
+    """Those of the jobs that the tenant does not see; none with `tenant` None."""
+    if tenant is None or not ids:
+        return frozenset()
+    return frozenset(connection.scalars(FOREIGN, {"ids": list(ids), "tenant": tenant}))

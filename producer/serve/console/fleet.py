@@ -21,7 +21,6 @@ from nightshift.producer.serve.console.page_calls import (
 )
 from nightshift.producer.serve.errors import ApiError
 from nightshift.producer.serve.health import Health
-from nightshift.producer.serve.ledger import tenant_jobs
 from nightshift.producer.views import fleet_views
 
 PAGE_CHANGES = 100
@@ -53,7 +52,7 @@ def live_fleet(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
         with ledger.transaction() as connection:
             reapers, away = job_facts.reapers(connection), outages.listed(connection)
             named = {slot["job"] for slot in seen.slots if slot["job"]}
-            hidden = tenant_jobs.foreign(connection, tenant, named)
+            hidden = job_facts.foreign(connection, tenant, named)
         hosts: dict[str, list[Any]] = {}
         for slot in seen.slots:  # by pool, so that a host may come twice
             hosts.setdefault(slot["host"], []).append(slot)

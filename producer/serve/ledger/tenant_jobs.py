@@ -1,7 +1,5 @@
 """Jobs as the HTTP API finds them: those of a tenant, or all for an operator."""
 
-from collections.abc import Collection
-
 from sqlalchemy import text
 
 from nightshift.common.ledger.connection import Connection
@@ -22,9 +20,6 @@ LISTED = text("""
     ORDER BY id DESC LIMIT :limit
 """)
 """A page of the jobs of a tenant, the newest first."""
-
-FOREIGN = text("SELECT id FROM jobs WHERE id = ANY(:ids) AND tenant <> :tenant")
-"""Jobs of others."""
 
 NAMES = text("""
     SELECT DISTINCT name FROM (
@@ -61,10 +56,3 @@ def listed(
 def names(connection: Connection, tenant: str | None, most: int) -> list[str]:
     """At most `most` names of the newest jobs of the tenant, of all with `tenant` None."""
     return list(connection.scalars(NAMES, {"tenant": tenant, "most": most}))
-
-
-def foreign(connection: Connection, tenant: str | None, ids: Collection[int]) -> frozenset[int]:
-    """Those of the jobs that the tenant does not see; none with `tenant` None."""
-    if tenant is None or not ids:
-        return frozenset()
-    return frozenset(connection.scalars(FOREIGN, {"ids": list(ids), "tenant": tenant}))

@@ -1,0 +1,34 @@
+"""The table of duties: what a reaper does, in the order of a round, and beside the rounds."""
+
+from nightshift.producer import wings
+from nightshift.producer.reaper import (
+    beat,
+    dispatch,
+    finish_jobs,
+    generation_files,
+    hold_budgets,
+    reap,
+    tidy,
+    unqueue,
+)
+from nightshift.producer.reaper.duty import Duty, Reaper
+
+CORE = (
+    # Before the admission, which must not admit what there is no money for.
+    hold_budgets.duty,
+    unqueue.duty,
+    dispatch.duty,
+    reap.duty,
+    tidy.duty,
+    beat.duty,
+    finish_jobs.duty,
+    generation_files.duty,
+)
+
+
+def table(reaper: Reaper) -> list[Duty]:
+    """The duties of a reaper, those of wings at the end."""
+    found = [make(reaper) for make in CORE]
+    for of_wing in wings.offered("duties"):
+        found += of_wing(reaper)
+    return found

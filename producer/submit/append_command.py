@@ -1,0 +1,156 @@
+"""`nightshift submit --append`: files that a person names, or what is new in a job's own input, become rows
+of the job; changed files run again where that is asked for.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from nightshift.common import storage
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import Ledger, audit_log
+from nightshift.common.ledger.jobs import job_submit, watches
+from nightshift.common.ledger.jobs.generations import Source
+from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.settings import Settings
+from nightshift.common.states import JobState
+from nightshift.common.storage import Listing
+from nightshift.common.text import first_few
+from nightshift.producer.advice.advice import Need, goes_on, nobody_works
+from nightshift.producer.advice.here import FLEET, Here
+from nightshift.producer.submit.append import NOTHING, Appended, append, refuse
+from nightshift.producer.submit.changes import Changes, changes
+from nightshift.producer.submit.redo import redo_changed
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a command took: an append, changed files that it left as they are, and those that were
+    `redone`, whose rows run again. `stopped` says that it ended the watch of the input, `linked_twice` what
+    the listing remarks.
+    """
+
+    appended: Appended
+    changed: list[str]
+    redone: list[str]
+    redone_rows: int = 0
+    stopped: bool = False
+    linked_twice: str | None = None
+
+
+def take(
+    ledger: Ledger,
+    job: Job,
+    uris: Sequence[str],
+    settings: Settings,
+    *,
+    redo: bool = False,
+    last: bool = False,
+) -> Taken:
+    """Appends the new files among `uris`, or those of the job's own input without any. With `redo`
+    the rows of changed files run again; with `last` nobody looks at the input after this.
+
+    Raises BadInput for files that cannot be taken; then nothing is appended.
+    """
+    with within_job(job, settings):
+        return _taken(ledger, job, uris, settings, redo, last)
+
+
+@contextmanager
+def within_job(job: Job, settings: Settings) -> Iterator[None]:
+    """Holds what is opened inside to the roots of this process and to those of the job."""
+    with (
+        storage.within(settings.allowed_roots or None, storage.SETTING),
+        storage.within(job.roots, storage.OF_JOB),
+    ):
+        yield
+
+
+def _taken(
+    ledger: Ledger, job: Job, uris: Sequence[str], settings: Settings, redo: bool, last: bool
+) -> Taken:
+    refuse(job)
+    listing = listed(job, uris or job.spec.input.uris, settings)
+    found = _changes(ledger, job, listing, by_name=bool(uris))
+    rows = redo_changed(ledger, job, found.changed) if redo and found.changed else 0
+    source: Source = "files" if uris else "input"
+    appended = NOTHING
+    if found.new:
+        appended = append(ledger, job, found.new, source, by_command=True)
+    stopped = last and _stop(ledger, job)
+    changed = [info.uri for info in found.changed]
+    left, redone = ([], changed) if redo else (changed, [])
+    return Taken(appended, left, redone, rows, stopped, listing.remark)
+
+
+def _stop(ledger: Ledger, job: Job) -> bool:
+    with ledger.transaction() as connection:
+        # The lock of appends: a look that is under way adds its files before this, or none.
+        job_submit.lock(connection, job.identity)
+        stopped = watches.stop(connection, job.id)
+        if stopped:
+            audit_log.record(connection, "watch", job.id, detail={"seconds": None})
+    return stopped
+
+
+def summary(job: Job, taken: Taken, here: Here = FLEET) -> list[str]:
+    """What became of an append, a sentence a line, and the next command."""
+    name, added = f"job {job.id} ({job.spec.name})", taken.appended
+    said = []
+    if added.generation is not None:
+        said.append(
+            f"{name} has {added.rows:,} rows more in {added.batches:,} batches: generation "
+            f"{added.generation}, new files: {added.files:,}"
+        )
+    if taken.redone:
+        said.append(
+            f"{name}: the {taken.redone_rows:,} rows of what changed run again: "
+            f"{first_few(taken.redone, 3)}"
+        )
+    if said and job.state is JobState.PAUSED:
+        said[-1] += f"; {goes_on(Need.RESUME, here, job)}"
+    elif said:
+        said[-1] += f"; {nobody_works(here, job) or f'`nightshift wait {job.id}` waits for it'}"
+    if taken.appended.empty:
+        said.append(f"left out until they have rows: {first_few(taken.appended.empty, 3)}")
+    if not said:
+        said.append(f"{name} has no new files: nothing is added")
+    if taken.stopped:
+        said.append(f"{name} watches its input no longer, and closes when its rows are done")
+    if taken.changed:
+        said.append(
+            f"changed since job {job.id} planned them: {first_few(taken.changed, 3)}; their rows stay "
+            f"as they are, and `nightshift submit --append {job.id} --redo-changed` runs them again"
+        )
+    if taken.linked_twice is not None:
+        said.append(taken.linked_twice)
+    return said
+
+
+def _changes(ledger: Ledger, job: Job, listing: Listing, *, by_name: bool) -> Changes:
+    """How files differ from those of the job: of files that a command names, none is gone."""
+    own = job.output_uri.rstrip("/") + "/"
+    for info in listing.files:
+        if info.uri.startswith(own):
+            raise BadInput(f"the input {info.uri} lies inside the output directory {own}")
+    with ledger.transaction() as connection:
+        planned = watches.all_planned_facts(connection, job.id)
+        elsewhere = watches.named_files(connection, job.id)
+    if by_name:
+        # One of them may be planned by another path, and is the same version then.
+        facts = {(info.size, info.fingerprint) for info in listing.files}
+        names = {info.uri for info in listing.files}
+        planned = {uri: each for uri, each in planned.items() if uri in names or each in facts}
+        elsewhere = set(planned)
+    return changes(listing.as_planned(planned), planned, elsewhere)
+
+
+def listed(job: Job, uris: Sequence[str], settings: Settings) -> Listing:
+    """The files of an input, within the roots of this process and of the job."""
+    uris = [storage.resolve(uri) for uri in uris]
+    storage.check_roots(uris, settings.allowed_roots)
+    storage.check_held(uris, job.roots, storage.OF_JOB)
+    listing = storage.listing(uris)
+    # A link below an allowed folder may lead out of it.
+    storage.check_roots([info.uri for info in listing.files], settings.allowed_roots)
+    return listing

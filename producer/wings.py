@@ -1,0 +1,30 @@
+"""Wings: features that hang beside the core, each in a folder of its own. The core imports none of them.
+
+A wing takes part where the core asks who does. Its module `wing` has a function for each of these points:
+
+- `commands()`: commands of `nightshift`, as `cli/command.py` describes them.
+- `duties(reaper)`: what a reaper does for the wing, as `reaper/duty.py` describes duties.
+- `bring_back(ledger, job)`, `archived_errors(ledger, job, kind=, limit=)`: rows of a closed job that are
+  not in Postgres, see `archived.py`.
+- `run_again(connection, job_id)`: what stands on a job and runs again with it, see `retry.py`.
+- `pilot(here, spec, settings, ...)`: a sample that runs before a job, see `local/run.py`.
+- `pages(settings, console, ledger)`: pages beside a run, see `cli/run.py`.
+"""
+
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+INSTALLED = ("archive", "doctor", "estimate", "explain", "judge", "serve", "tune", "watch")
+"""The wings, by their folders. Without a folder and its name here the rest works."""
+
+
+def offered(point: str) -> list[Any]:
+    """What wings have at this point, in the order of INSTALLED; the caller knows the type."""
+    return [vars(wing)[point] for wing in _wings() if point in vars(wing)]
+
+
+@cache
+def _wings() -> tuple[ModuleType, ...]:
+    return tuple(import_module(f"nightshift.producer.{name}.wing") for name in INSTALLED)
