@@ -7,6 +7,8 @@ from typing import Any
 import structlog
 from celery import Celery, bootsteps
 
+from nightshift.common.exit_codes import ExitCode
+
 log = structlog.get_logger(__name__)
 
 
@@ -23,6 +25,6 @@ def once_signals_are_handled(app: Celery, begin: Callable[[], None]) -> None:
             except BaseException:
                 # Celery would shut the worker down in order, and wait for what never began.
                 log.exception("start_failed")
-                os._exit(1)
+                os._exit(ExitCode.CRASHED)
 
     app.steps["worker"].add(Begin)

@@ -30,6 +30,7 @@ from nightshift.common.errors import (
     Retryable,
     RevisionChanged,
 )
+from nightshift.common.exit_codes import ExitCode
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.ledger.engines import loads
@@ -47,7 +48,7 @@ from nightshift.worker.outages import PatientLedger, TellsWaits
 from nightshift.worker.outcomes import refuse_job
 from nightshift.worker.runner import Runner
 from nightshift.worker.supervisor.channel import ToSupervisor
-from nightshift.worker.supervisor.children import ChildConfig, ExitCode, load_policy
+from nightshift.worker.supervisor.children import ChildConfig, load_policy
 from nightshift.worker.supervisor.liveness import LAST_COMMITS_SECONDS, ChildLiveness
 from nightshift.worker.telemetry.child_telemetry import ChildTelemetry
 from nightshift.worker.telemetry.recorder import EngineLoaded
@@ -78,7 +79,7 @@ class ChildProcess:
         self._drained = threading.Event()
         self._noting = threading.Lock()
         self._dying, self._leaving = threading.Lock(), threading.Lock()
-        self._exit_code = ExitCode.DRAINED
+        self._exit_code = ExitCode.DONE
 
     def run(self) -> None:
         """Serves until SIGTERM; the engine is loaded in worker_init, closed in worker_shutdown.
@@ -96,7 +97,7 @@ class ChildProcess:
         if key != self._config.engine_key:
             # Since the plan it has another engine, which would serve every job of this key.
             log.info("job_has_another_engine", job_id=job.id, engine_key=key)
-            os._exit(ExitCode.DRAINED)
+            os._exit(ExitCode.DONE)
 
         def load(**_: object) -> None:
             try:
@@ -104,7 +105,7 @@ class ChildProcess:
             except BaseException:
                 # Celery would drop the exception and serve without an engine.
                 log.exception("start_failed")
-                os._exit(1)
+                os._exit(ExitCode.CRASHED)
 
         signals.worker_init.connect(load, weak=False)
         once_signals_are_handled(self._app, self._begin)
@@ -203,7 +204,7 @@ class ChildProcess:
         except Retryable as away:
             log.error("ledger_away", error=str(away))
             os._exit(ExitCode.LEDGER_AWAY)
-        os._exit(ExitCode.DRAINED)
+        os._exit(ExitCode.DONE)
 
     def _beat_while_loading(self, loaded: threading.Event) -> None:
         while not loaded.wait(self._settings.heartbeat_seconds):
@@ -230,7 +231,7 @@ class ChildProcess:
                 log.exception("failed_load_not_stored")
                 continue
             os._exit(ExitCode.LOAD_FAILED)
-        os._exit(1)  # the supervisor stores that a child ended while it loaded
+        os._exit(ExitCode.CRASHED)  # the supervisor stores that a child ended while it loaded
 
     def _store_failed_load(self, case: Case, message: str) -> None:
         config = self._config

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from nightshift.common import logs
 from nightshift.common.errors import BadInput, NightshiftError, Retryable
+from nightshift.common.exit_codes import ExitCode
 from nightshift.common.ledger import Ledger, schema
 from nightshift.common.permits import engine_args
 from nightshift.common.processes import signals
@@ -151,13 +152,13 @@ def main() -> None:
         sys.exit(app(standalone_mode=False))
     except NightshiftError as error:
         print(f"nightshift-worker: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(ExitCode.REFUSED)
     except (typer.Exit, typer.Abort) as leaving:
-        sys.exit(getattr(leaving, "exit_code", 1))
+        sys.exit(getattr(leaving, "exit_code", ExitCode.CRASHED))
     except Exception as error:
         if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "show"):
             error.show()
-            os._exit(2)
+            os._exit(ExitCode.REFUSED)
         raise
 
 

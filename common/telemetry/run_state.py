@@ -28,9 +28,6 @@ VARIABLE = "NIGHTSHIFT_RUN_DIR"
 """The one setting that is read apart from the others: a probe runs every ten seconds, and pydantic
 alone would cost it half a second of CPU each time."""
 
-EXIT_NO_RUN_DIR = 2
-"""Exit code of a probe that cannot look: the setting is wrong, the process may be well."""
-
 WORKER, REAPER, CHILDREN = "worker", "reaper", "children"
 
 AGAIN_SECONDS = 1.0

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from nightshift.common.errors import NightshiftError, Permanent, Retryable
+from nightshift.common.exit_codes import ExitCode
 from nightshift.common.text import one_line
 from nightshift.producer import wings
 from nightshift.producer.cli import (
@@ -59,11 +60,6 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
 }
 """The commands of the core; wings add theirs."""
 
-EXIT_REFUSED = 2
-"""The user can do something about the error."""
-
-EXIT_BROKEN, EXIT_INTERRUPTED = 3, 130
-
 
 class OneSentence(TyperGroup):
     """Prints the sentence of a NightshiftError; with `--debug` the error is raised instead. `--help`
@@ -86,13 +82,13 @@ class OneSentence(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            raise typer.Exit(EXIT_INTERRUPTED) from error
+            raise typer.Exit(ExitCode.INTERRUPTED) from error
         except NightshiftError as error:
             if ctx.params.get("debug"):
                 raise
             typer.echo(f"nightshift: {one_line(str(error))}", err=True)
             refused = isinstance(error, Permanent | Retryable)
-            raise typer.Exit(EXIT_REFUSED if refused else EXIT_BROKEN) from error
+            raise typer.Exit(ExitCode.REFUSED if refused else ExitCode.BROKEN) from error
 
 
 app = typer.Typer(

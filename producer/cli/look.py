@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nightshift.common.errors import BadInput
+from nightshift.common.exit_codes import ExitCode
 from nightshift.producer.cli import context
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def wait(job: context.JobName, *, as_json: context.AsJson = False) -> None:
             code = progress.report_end(ledger, ended, context.console(), here)
     if lost is not None:
         typer.echo(f"nightshift: {lost}", err=True)
-        code = progress.EXIT_NOT_FINISHED
+        code = ExitCode.NOT_FINISHED
     raise typer.Exit(code)
 
 

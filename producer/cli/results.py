@@ -5,10 +5,9 @@ from typing import Annotated, Literal
 import typer
 
 from nightshift.common.errors import BadInput
+from nightshift.common.exit_codes import ExitCode
 from nightshift.common.text import one_line
 from nightshift.producer.cli import context
-
-EXIT_PROBLEMS = 1
 
 
 def collect(
@@ -98,4 +97,4 @@ def verify(job: context.JobName, *, as_json: context.AsJson = False) -> None:
     if as_json:
         context.print_json({"job": checked.id, "checks": found})
     if any(check["problems"] for check in found):
-        raise typer.Exit(EXIT_PROBLEMS)
+        raise typer.Exit(ExitCode.FINDINGS)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nightshift.common.errors import BadInput
+from nightshift.common.exit_codes import ExitCode
 from nightshift.producer.cli import context
 from nightshift.producer.cli.flags import Flags, takes_flags
 from nightshift.producer.cli.job_spec import job_spec
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 
     from nightshift.common.settings import Settings
     from nightshift.producer.local.run import Beside
-
-EXIT_OUTPUT_LOST = 3
-"""Of a submit that finds its job completed, and the output gone: as `run` and `wait` exit then."""
 
 Target = Annotated[
     str,
@@ -221,7 +219,7 @@ def submit(
             err=True,
         )
     if past is not None and past.lost is not None:
-        raise typer.Exit(EXIT_OUTPUT_LOST)
+        raise typer.Exit(ExitCode.NOT_FINISHED)
 
 
 def _refuse_with_append(flags: Flags, *, new: bool, adopt: bool) -> None:

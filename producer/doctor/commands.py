@@ -2,6 +2,7 @@
 
 import typer
 
+from nightshift.common.exit_codes import ExitCode
 from nightshift.producer.cli import context
 
 
@@ -28,4 +29,4 @@ def doctor(*, as_json: context.AsJson = False) -> None:
             ]
         )
     if any(each.health is checks.Health.WRONG for each in found):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FINDINGS)

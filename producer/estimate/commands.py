@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from nightshift.common.exit_codes import ExitCode
 from nightshift.producer.cli import context
 from nightshift.producer.cli.flags import Flags, takes_flags
 from nightshift.producer.cli.job_spec import job_spec
@@ -30,7 +31,6 @@ def estimate(
     """
     from nightshift.producer.estimate import estimate_report
     from nightshift.producer.estimate.pilots import run_estimate
-    from nightshift.producer.views import progress
 
     if flags.out is None and pilot is None:
         flags = dataclasses.replace(flags, out="out")
@@ -38,7 +38,7 @@ def estimate(
     messages = context.console(stderr=as_json)
     made = run_estimate(spec, settings, messages, pilot_rows=pilot, workers=workers)
     if made is None:
-        raise typer.Exit(progress.EXIT_NOT_FINISHED)
+        raise typer.Exit(ExitCode.NOT_FINISHED)
     if as_json:
         context.print_json(estimate_report.as_json(made))
     else:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
+from nightshift.common.exit_codes import ExitCode
 from nightshift.common.formats import part_names, part_rows
 from nightshift.common.formats.values import to_list
 from nightshift.common.ledger import Ledger
@@ -36,8 +37,6 @@ JUDGED_FILE = "rows.judged"
 
 OLDER_JUDGED_FILE = "rows.parquet"
 """The same file of a job that an older release submitted: its name is in the identity of that job."""
-
-EXIT_UNSCORED = 1
 
 RunJob = Callable[[JobSpec], Job]
 
@@ -66,8 +65,8 @@ def judge(
         if job.closed_at is None or job.output_schema is None:
             return Verdict(sample, job, code)
         column, scores = score(ledger, job, scale, sample.population)
-        if scores.unscored and code == progress.EXIT_ANSWERED:
-            code = EXIT_UNSCORED
+        if scores.unscored and code == ExitCode.DONE:
+            code = ExitCode.ROW_ERRORS
         return Verdict(sample, job, code, column, scores)
 
 

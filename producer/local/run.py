@@ -11,6 +11,7 @@ from rich.console import Console
 
 from nightshift.common import permits
 from nightshift.common.errors import BadInput
+from nightshift.common.exit_codes import ExitCode
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
@@ -63,7 +64,7 @@ def run(
         if not may_run and not _pilot(
             here, spec, settings, console, rows=pilot_rows or 0, adopt=adopt, agreed=agreed
         ):
-            return progress.EXIT_NOT_FINISHED
+            return ExitCode.NOT_FINISHED
         job = here.submit(spec, new=new, adopt=adopt)
         if results is not None:
             openai_batch_results.check_targets(job.spec, job.identity, results)
@@ -74,7 +75,7 @@ def run(
                 console.print(warning, style="yellow", soft_wrap=True, markup=False)
             code = progress.report_end(here.ledger, job, console, NOBODY, ran=False)
             if past.lost is not None:
-                return progress.EXIT_NOT_FINISHED
+                return ExitCode.NOT_FINISHED
         else:
             job = here.work_on(job)
             code = progress.report_end(here.ledger, job, console, NOBODY)

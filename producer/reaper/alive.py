@@ -6,6 +6,7 @@ The probe reads one file. A round that fails, as all do while Postgres is away, 
 import sys
 import time
 
+from nightshift.common.exit_codes import ExitCode
 from nightshift.common.telemetry import run_state
 
 
@@ -17,13 +18,15 @@ def answer() -> int:
         run_dir = run_state.usable()
         reaper = run_state.read_state(run_dir / f"{run_state.REAPER}.json")
     except run_state.NoRunDir as error:
-        return _print(run_state.EXIT_NO_RUN_DIR, str(error))
+        return _print(ExitCode.NO_RUN_DIR, str(error))
     if reaper is None:
-        return _print(1, f"no nightshift reaper runs with NIGHTSHIFT_RUN_DIR={run_dir}")
+        return _print(
+            ExitCode.FINDINGS, f"no nightshift reaper runs with NIGHTSHIFT_RUN_DIR={run_dir}"
+        )
     silent = time.monotonic() - reaper["at"]
     if run_state.is_late(reaper, time.monotonic()):
-        return _print(1, f"the reaper has stood still for {silent:.0f} s")
-    return _print(0, f"the reaper was at work {silent:.0f} s ago")
+        return _print(ExitCode.FINDINGS, f"the reaper has stood still for {silent:.0f} s")
+    return _print(ExitCode.DONE, f"the reaper was at work {silent:.0f} s ago")
 
 
 def _print(code: int, sentence: str) -> int:

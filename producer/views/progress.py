@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from nightshift.common.errors import BadInput, LedgerUnavailable, Retryable
+from nightshift.common.exit_codes import ExitCode
 from nightshift.common.ledger import Connection, Ledger, Row
 from nightshift.common.ledger.fleet import outages, workers
 from nightshift.common.ledger.fleet.outages import Outage
@@ -31,8 +32,6 @@ LINE_SECONDS = 5.0
 
 SILENT_SECONDS = 5.0
 """A question to Postgres that has no answer for so long is an outage that is said, whatever comes of it."""
-
-EXIT_ANSWERED, EXIT_ROW_ERRORS, EXIT_NOT_FINISHED = 0, 1, 3
 
 
 @dataclass(slots=True)
@@ -267,8 +266,8 @@ def exit_code(row: Values, *, is_idle: bool = False) -> int:
     """
     ended_well = is_idle and not row["batches_dead"]
     if row["status"] != JobState.COMPLETED and not ended_well:
-        return EXIT_NOT_FINISHED
-    return EXIT_ROW_ERRORS if row["rows_failed"] else EXIT_ANSWERED
+        return ExitCode.NOT_FINISHED
+    return ExitCode.ROW_ERRORS if row["rows_failed"] else ExitCode.DONE
 
 
 def _closing(seen: JobSnapshot) -> bool:

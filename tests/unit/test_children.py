@@ -7,11 +7,12 @@ from typing import Any, cast
 
 import pytest
 
+from nightshift.common.exit_codes import ExitCode
 from nightshift.common.ledger import Ledger, schema
 from nightshift.common.ledger.fleet import slots, workers
 from nightshift.common.processes.process_group import EMPTY_SECONDS
 from nightshift.common.settings import Settings
-from nightshift.worker.supervisor.children import ChildConfig, ExitCode, Slot
+from nightshift.worker.supervisor.children import ChildConfig, Slot
 from nightshift.worker.supervisor.supervisor import Supervisor
 from nightshift.worker.telemetry.machine import MachineMetrics
 
@@ -23,8 +24,8 @@ CHILD = ChildConfig(
 @pytest.mark.parametrize(
     ("code", "asked", "fault", "reason", "died"),
     [
-        (ExitCode.DRAINED, True, None, "asked", None),
-        (ExitCode.DRAINED, False, None, "asked", None),
+        (ExitCode.DONE, True, None, "asked", None),
+        (ExitCode.DONE, False, None, "asked", None),
         (ExitCode.THREADS_HANG, False, None, "hung", None),
         (ExitCode.ENGINE_GONE, False, None, "died", None),
         (ExitCode.ENGINE_DEAD, False, None, "died", "the engine died"),

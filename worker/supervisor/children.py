@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import IntEnum
 
 from nightshift.common.errors import BadInput
+from nightshift.common.exit_codes import ExitCode
 from nightshift.common.ledger.engines.loads import LoadPolicy
 from nightshift.common.ledger.fleet.slots import SlotOrder, SlotReport
 from nightshift.common.ledger.fleet.workers import Child
@@ -19,30 +19,7 @@ from nightshift.common.spec import FunctionEngineSpec, OpenaiEngineSpec
 from nightshift.common.spec.engines import EngineSpec
 from nightshift.worker.supervisor.channel import ToChild, Word
 
-
-class ExitCode(IntEnum):
-    """How a child ended: what its supervisor does about it."""
-
-    DRAINED = 0
-    """The child was asked to stop and released everything."""
-
-    ENGINE_DEAD = 70
-    """The engine died or stalled: each batch that the child held is a suspect."""
-
-    LOAD_FAILED = 71
-    """The engine could not be loaded; the child wrote why to the ledger."""
-
-    THREADS_HANG = 72
-    """Too many threads hung in reading, rendering or writing. The child released everything."""
-
-    ENGINE_GONE = 73
-    """The engine ended and could not be started again. The child released everything."""
-
-    LEDGER_AWAY = 75
-    """Postgres could not be reached at the start of the child; another child is started."""
-
-
-ORDERLY = (ExitCode.DRAINED, ExitCode.THREADS_HANG, ExitCode.ENGINE_GONE)
+ORDERLY = (ExitCode.DONE, ExitCode.THREADS_HANG, ExitCode.ENGINE_GONE)
 """Exit codes of children that released everything, asked or not: such an end charges nothing."""
 
 NOT_WHILE_LOADING = (ExitCode.LOAD_FAILED, ExitCode.LEDGER_AWAY)
@@ -170,7 +147,7 @@ class Slot:
 
     def exit_reason(self, code: int | None) -> str:
         """Why the child ended, as nightshift_child_exits_total has it."""
-        if self.leaving_since is not None or code == ExitCode.DRAINED:
+        if self.leaving_since is not None or code == ExitCode.DONE:
             return "asked"
         if self.fault is not None or code == ExitCode.THREADS_HANG:
             return "hung"

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from nightshift.common.exit_codes import ExitCode
 from nightshift.common.telemetry import run_state
 
-YES, NO = 0, 1
+YES, NO = ExitCode.DONE, ExitCode.FINDINGS
 
 LOOK_SECONDS = 0.2
 """Pause between two looks of a drain."""
@@ -31,7 +32,7 @@ def answer(command: str) -> int:
     try:
         code, sentence = answer_of(command, run_state.usable())
     except run_state.NoRunDir as error:
-        code, sentence = run_state.EXIT_NO_RUN_DIR, str(error)
+        code, sentence = ExitCode.NO_RUN_DIR, str(error)
     print(f"nightshift-worker {command}: {sentence}", file=sys.stderr if code else sys.stdout)
     return code
 
