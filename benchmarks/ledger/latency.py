@@ -71,7 +71,7 @@ class Actors:
                 f"dispatch, {admission.MOST_ADMITTED} admitted", self._dispatch, self._unqueue, 40
             ),
             Operation("dispatch, nothing to admit", self._dispatch, None, 20),
-            Operation("finishable", lambda one: job_end.finishable(one, "r", 60)),
+            Operation("finishable", lambda one: job_end.take_finishable(one, "r")),
             Operation(f"fold {FOLDED} counter rows", dispatch.fold_counters, self._count),
         ]
 

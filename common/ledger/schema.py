@@ -12,7 +12,7 @@ from nightshift.common.ledger.connection import Connection, Ledger, lift_time_li
 if TYPE_CHECKING:
     from alembic.config import Config
 
-SCHEMA = 30
+SCHEMA = 31
 """The newest migration that this code knows, as a number."""
 
 MIGRATION_LOCK = 0x6E69676874
@@ -63,14 +63,6 @@ def refuse_newer(compatible_from: int | None) -> None:
             f"the ledger wants code that knows migration {compatible_from}, this one knows "
             f"{SCHEMA:04}: upgrade nightshift-fleet"
         )
-
-
-def require(connection: Connection, version: int) -> None:
-    """From COMMIT on every process must know this migration: older code would misread what is stored."""
-    statement = text("""
-        UPDATE ledger_meta SET compatible_from = :version WHERE compatible_from < :version
-    """)
-    connection.execute(statement, {"version": version})
 
 
 def ledger_id(connection: Connection) -> str:

@@ -257,7 +257,6 @@ REAPER_DUTY_FAILURES = CounterMetric(
             "dispatch",
             "reap",
             "tidy",
-            "finish_round",
             "finish",
             "beat",
             "write_finished",

@@ -15,7 +15,6 @@ from nightshift.common.ledger.jobs.archives import Archive
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.producer.archive.leave import leave
-from nightshift.producer.archive.table_files import HOLD_SECONDS
 from nightshift.producer.reaper.duty import Duty, Reaper
 from nightshift.producer.submit import output_owner
 
@@ -33,7 +32,7 @@ def duties(reaper: Reaper) -> Sequence[Duty]:
     """Beside the rounds, since the rows of a large job take their time; none where no job leaves."""
     if reaper.settings.retention_days is None:
         return []
-    archive = partial(archive_due, reaper.ledger, reaper.settings, reaper.stop)
+    archive = partial(archive_due, reaper.ledger, reaper.settings, reaper.stop, reaper.name)
     return [Duty("archive_due", RETENTION_SECONDS, archive, threads=1)]
 
 
@@ -41,7 +40,9 @@ class Stopped(Exception):
     """The reaper was asked to stop; another one, or the next start, goes on with the job."""
 
 
-def archive_due(ledger: Ledger, settings: Settings, stop: threading.Event) -> None:
+def archive_due(
+    ledger: Ledger, settings: Settings, stop: threading.Event, who: str = "reaper"
+) -> None:
     """Archives jobs until none is left that has been closed for `retention_days`.
 
     A job whose rows are needed or whose files cannot be written is left alone for LATER_SECONDS,
@@ -49,7 +50,7 @@ def archive_due(ledger: Ledger, settings: Settings, stop: threading.Event) -> No
     """
     days = settings.retention_days
     while days is not None and not stop.is_set():
-        taken = _take(ledger, days)
+        taken = _take(ledger, days, who)
         if taken is None:
             return
         job, archive = taken
@@ -74,10 +75,10 @@ def _rest(stop: threading.Event, seconds: float) -> None:
         raise Stopped
 
 
-def _take(ledger: Ledger, days: int) -> tuple[Job, Archive] | None:
+def _take(ledger: Ledger, days: int, who: str) -> tuple[Job, Archive] | None:
     with ledger.transaction() as connection:
         if not dispatch.try_duty(connection, archives.ARCHIVE_LOCK):
             return None
-        archive = archives.take(connection, days, HOLD_SECONDS)
+        archive = archives.take(connection, days, who)
         job = None if archive is None else jobs.get(connection, archive.job_id)
         return None if archive is None or job is None else (job, archive)

@@ -23,10 +23,6 @@ T = TypeVar("T")
 PAGE_ROWS = 5_000
 """Rows that one transaction reads, deletes or adds, about, so that it stays short."""
 
-HOLD_SECONDS = 600.0
-"""How long a job belongs to whoever moves its rows, after each page; longer than it takes to read a
-file of the archive from an object store."""
-
 ARROW_TYPES = {
     "bigint": pa.int64(),
     "integer": pa.int32(),
@@ -66,7 +62,7 @@ def pages(
 
 def hold(connection: Connection, archive: Archive) -> None:
     """Holds an archive to the end of the transaction; raises ArchiveTaken."""
-    if not archives.hold(connection, archive, HOLD_SECONDS):
+    if not archives.hold(connection, archive):
         raise taken(archive)
 
 

@@ -1,16 +1,17 @@
 """Where the archive takes part: rows of jobs that were closed for long leave Postgres, and come back."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nightshift.common.ledger import Ledger, Row
-from nightshift.common.ledger.jobs.jobs import Job
-
 if TYPE_CHECKING:
+    from nightshift.common.ledger import Ledger, Row
+    from nightshift.common.ledger.jobs.jobs import Job
     from nightshift.producer.reaper.duty import Duty, Reaper
 
 
-def duties(reaper: "Reaper") -> "Sequence[Duty]":
+def duties(reaper: Reaper) -> Sequence[Duty]:
     """Jobs that have been closed for `retention_days` leave."""
     from nightshift.producer.archive import retention
 

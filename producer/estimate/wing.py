@@ -1,5 +1,7 @@
 """Where estimates take part: a command, and pilots before a run."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +9,7 @@ if TYPE_CHECKING:
     from nightshift.producer.cli.command import Command
 
 
-def commands() -> "Sequence[Command]":
+def commands() -> Sequence[Command]:
     """Estimate."""
     from nightshift.producer.cli.command import Command
     from nightshift.producer.estimate.commands import estimate

@@ -3,19 +3,20 @@
 Every step is harmless when it is done twice, by the same reaper or by two at once.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 
 import structlog
 
 from nightshift.common import storage
-from nightshift.common.errors import Retryable
+from nightshift.common.errors import LeaseLost, Retryable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import part_names
-from nightshift.common.ledger import Ledger
+from nightshift.common.ledger import Connection, Ledger, holds
 from nightshift.common.ledger.batches import dispatch, retries
+from nightshift.common.ledger.holds import Hold
 from nightshift.common.ledger.jobs import job_end, jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.states import JobState
@@ -32,37 +33,53 @@ PIECE = 5_000
 """Batches that one transaction changes at most, so that it stays short."""
 
 
-def finish(ledger: Ledger, job_id: int, roots: Sequence[str] = ()) -> None:
-    """Brings a job whose batches are all over to its end; returns early if it is not over yet.
+def finish(
+    ledger: Ledger, job_id: int, roots: Sequence[str] = (), *, hold: Hold | None = None
+) -> None:
+    """Brings a job whose batches are all over to its end; returns early if it is not over yet, or if somebody
+    else has taken over the `hold`. Without one the job is taken from whoever finishes it.
 
     An error that no later try can solve, an error of our own included, ends the job as failed, with
     the reason and without a manifest. An output outside `roots` is such an error, where roots are
     set, and so is one that belongs to another job or ledger by now. Raises Retryable on outages: finish is tried again.
     """
+    if hold is None:
+        with ledger.transaction() as connection:
+            hold = job_end.take(connection, job_id, "command")
+        try:
+            finish(ledger, job_id, roots, hold=hold)
+        finally:
+            with suppress(Retryable), ledger.transaction() as connection:
+                holds.postpone(connection, hold, 0)
+        return
     try:
-        _finish(ledger, job_id, roots)
+        _finish(ledger, hold, roots)
+    except LeaseLost as lost:
+        log.info("finish_left", job_id=job_id, why=str(lost))
     except Retryable:
         raise
     except Exception as error:
         with ledger.transaction() as connection:
             given_up = job_end.abandon(
-                connection, job_id, f"its output could not be finished: {error}"
+                connection, hold, f"its output could not be finished: {error}"
             )
         log.exception("job_abandoned" if given_up else "finish_failed", job_id=job_id)
 
 
-def _finish(ledger: Ledger, job_id: int, roots: Sequence[str]) -> None:
+def _finish(ledger: Ledger, hold: Hold, roots: Sequence[str]) -> None:
+    job_id = int(hold.subject)
     with ledger.transaction() as connection:
         job = jobs.get(connection, job_id)
     if job is None or job.closed_at is not None:
         return
     if not _owners_are_gone(ledger, job):
         return
-    with ledger.transaction() as connection:
+    with writing(ledger, hold) as connection:
         if job_end.hold_refused(connection, job_id):
             return
     storage.hold(job.output_uri, roots)
     output_owner.refuse_foreign(ledger, job)
+    check(ledger, hold)
     _in_pieces(ledger, partial(retries.undo, job_id=job_id))
     error_parts.write_all(ledger, job)
     output_directory.complete_columns(ledger, job)
@@ -73,18 +90,33 @@ def _finish(ledger: Ledger, job_id: int, roots: Sequence[str]) -> None:
         return
     output_directory.sweep_copies(ledger, job)
     generation_files.write_finished(ledger, job_id)
-    with suppress(Retryable), ledger.transaction() as connection:
+    with suppress(Retryable), writing(ledger, hold) as connection:
         job_end.note_work(connection, job_id)
-    with suppress(Retryable), ledger.transaction() as connection:
+    with suppress(Retryable), writing(ledger, hold) as connection:
         job_end.note_code(connection, job_id)
-    _count_ids(ledger, job)
+    _count_ids(ledger, job, hold)
     reached(Moment.CLOSING)
-    state = _close(ledger, job)
+    state = _close(ledger, job, hold)
     if state is not None:
         log.info("job_closed", job_id=job_id, state=str(state))
 
 
-def _count_ids(ledger: Ledger, job: Job) -> None:
+@contextmanager
+def writing(ledger: Ledger, hold: Hold) -> Iterator[Connection]:
+    """A transaction of whoever finishes the job; LeaseLost once somebody else does."""
+    with ledger.transaction() as connection:
+        if not holds.is_held(connection, hold):
+            raise LeaseLost(f"another reaper finishes job {hold.subject}")
+        yield connection
+
+
+def check(ledger: Ledger, hold: Hold) -> None:
+    """LeaseLost once somebody else finishes the job: to do so twice is harmless, and work for nothing."""
+    with writing(ledger, hold):
+        pass
+
+
+def _count_ids(ledger: Ledger, job: Job, hold: Hold) -> None:
     """Counts the ids of the output, where that is quick. A job closes without the count, too, and says so:
     `nightshift verify` names a part that cannot be read.
     """
@@ -93,7 +125,7 @@ def _count_ids(ledger: Ledger, job: Job) -> None:
     except Exception as error:  # a damaged part is known by errors of its format's library
         log.warning("ids_not_counted", job_id=job.id, error=str(error), exc_info=True)
         found = id_counts.uncounted(ledger, job)
-    with suppress(Retryable), ledger.transaction() as connection:
+    with suppress(Retryable), writing(ledger, hold) as connection:
         job_end.note_ids(connection, job.id, None if found is None else asdict(found))
 
 
@@ -120,7 +152,7 @@ def _in_pieces(ledger: Ledger, change: Callable[..., int]) -> None:
             changed = change(connection, limit=PIECE)
 
 
-def _close(ledger: Ledger, job: Job) -> JobState | None:
+def _close(ledger: Ledger, job: Job, hold: Hold) -> JobState | None:
     """Writes the manifest and closes the job as the manifest says; None when a later round will.
 
     `job` is as it was before its files were looked at.
@@ -137,8 +169,8 @@ def _close(ledger: Ledger, job: Job) -> JobState | None:
                 # begins anew. Deleted under the job's lock, so that the manifest of a later end is
                 # never the one that is deleted.
                 storage.delete(part_names.final(job.output_uri, part_names.MANIFEST))
-            elif fits:
-                job_end.close(connection, job.id)
+            elif fits and now is not None and now.closed_at is None:
+                end = job_end.close(connection, hold)
         if again or now is None:
             return None
         if fits:

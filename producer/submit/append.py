@@ -14,6 +14,7 @@ from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import hive, input_copies, output_schema
 from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.engines import loads
+from nightshift.common.ledger.holds import Hold
 from nightshift.common.ledger.jobs import archives, generations, job_submit, jobs, watches
 from nightshift.common.ledger.jobs.generations import End, Source
 from nightshift.common.ledger.jobs.jobs import Job
@@ -114,7 +115,7 @@ def append(
     infos: Sequence[FileInfo],
     source: Source,
     *,
-    by_command: bool = False,
+    look: Hold | None = None,
 ) -> Appended:
     """Plans new files and stores them as the next generation; a job that was over runs again. What
     somebody asked for `by_command` stands in the audit log; what a look found is left out once the watch
@@ -130,8 +131,8 @@ def append(
         empty = tuple(file.uri for file in plan.files if not file.rows)
         filled = plan.only({file.uri for file in plan.files}.difference(empty))
         known = unique_ids_of_job.check(ledger, job, filled)
-        ordered = _arranged(ledger, job, filled, by_command=by_command)
-        done = _store(ledger, job, ordered, source, by_command, known)
+        ordered = _arranged(ledger, job, filled, by_command=look is None)
+        done = _store(ledger, job, ordered, source, look, known)
         if done is not None:
             if done.reopened:
                 withdraw(ledger, job)
@@ -172,7 +173,7 @@ def _store(
     job: Job,
     plan: Plan | ArrangedPlan,
     source: Source,
-    by_command: bool,
+    look: Hold | None,
     known: Known,
 ) -> Appended | None:
     """One transaction: all of the generation or nothing. None where a copy that the plan needs is
@@ -181,8 +182,8 @@ def _store(
     """
     with ledger.transaction() as connection:
         job_submit.lock(connection, job.identity)
-        if not by_command and not watches.is_watched(connection, job.id):
-            # Somebody ended the watch while a look was under way.
+        if look is not None and not watches.is_looking(connection, look):
+            # Somebody ended the watch while the look was under way, or took the look over.
             return NOTHING
         left = _unknown(connection, job, plan.files)
         if not left:
@@ -215,7 +216,7 @@ def _store(
         # The engine before the job, as where failed loads fail jobs.
         loads.lock(connection, job.id)
         reopened = open_job(connection, job)
-        if by_command:
+        if look is None:
             added = {"files": len(plan.files), "rows": plan.rows_total, "generation": number}
             audit_log.record(connection, "append", job.id, detail=added)
         reached(Moment.APPENDING)

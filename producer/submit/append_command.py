@@ -76,7 +76,7 @@ def _taken(
     source: Source = "files" if uris else "input"
     appended = NOTHING
     if found.new:
-        appended = append(ledger, job, found.new, source, by_command=True)
+        appended = append(ledger, job, found.new, source)
     stopped = last and _stop(ledger, job)
     changed = [info.uri for info in found.changed]
     left, redone = ([], changed) if redo else (changed, [])

@@ -11,21 +11,19 @@ import structlog
 
 from nightshift.common.errors import BadInput, NightshiftError
 from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.holds import Hold
 from nightshift.common.ledger.jobs import jobs, watches
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.jobs.watches import DueLook, UnplannedFile
 from nightshift.common.settings import Settings
 from nightshift.common.storage import FileInfo, Listing
 from nightshift.producer.reaper.duty import Duty, Reaper
+from nightshift.producer.reaper.renewal import renewed
 from nightshift.producer.submit.append import append
 from nightshift.producer.submit.append_command import listed, within_job
 from nightshift.producer.submit.changes import changes, judge_look
 
 log = structlog.get_logger(__name__)
-
-HOLD_SECONDS = 60.0
-"""How long one reaper has a look to itself. Two looks at once do no harm and cost a listing."""
-
 
 EVENTS = {
     "refused": "input_file_refused",
@@ -41,37 +39,42 @@ PAUSE_SECONDS = 1.0
 
 def duties(reaper: Reaper) -> Sequence[Duty]:
     """Beside the rounds, since listings and plans take their time."""
-    look = partial(look_once, reaper.ledger, reaper.settings)
+    look = partial(look_once, reaper.ledger, reaper.settings, reaper.name)
     return [Duty("make_looks", PAUSE_SECONDS, look, threads=1)]
 
 
-def look_once(ledger: Ledger, settings: Settings) -> bool:
+def look_once(ledger: Ledger, settings: Settings, who: str = "reaper") -> bool:
     """Makes the look that is most overdue; False where none is due.
 
-    An input that cannot be listed, or a file that does not fit, stops nothing: the ledger says so.
+    An input that cannot be listed, or a file that does not fit, stops nothing: the ledger says so. A look
+    that another reaper has taken over writes nothing.
     """
     with ledger.transaction() as connection:
-        due = watches.take_due(connection, HOLD_SECONDS)
+        due = watches.take_due(connection, who)
         job = None if due is None else jobs.get(connection, due.job_id)
     if due is None or job is None:
         return False
-    try:
-        with within_job(job, settings):
-            found = listed(job, job.spec.input.uris, settings)
-            noted, listing = _look(ledger, job, due, found)
-    except NightshiftError as error:
-        log.warning("look_failed", job_id=job.id, error=str(error))
+    with renewed(ledger, due.hold):
+        try:
+            with within_job(job, settings):
+                found = listed(job, job.spec.input.uris, settings)
+                noted, listing = _look(ledger, job, due, found)
+        except NightshiftError as error:
+            log.warning("look_failed", job_id=job.id, error=str(error))
+            with ledger.transaction() as connection:
+                watches.end_look(connection, due.hold, files=None, listing=None, error=str(error))
+            return True
         with ledger.transaction() as connection:
-            watches.end_look(connection, job.id, files=None, listing=None, error=str(error))
-        return True
-    with ledger.transaction() as connection:
-        if noted is not None:
-            watches.set_unplanned(connection, job.id, noted)
-        now = jobs.get(connection, job.id)
-        if now is None or now.retries != job.retries:
-            # A command may have taken meanwhile what this look noted: the next one compares again.
-            listing = None
-        watches.end_look(connection, job.id, files=len(found.files), listing=listing, error=None)
+            if not watches.is_looking(connection, due.hold):
+                return True
+            if noted is not None:
+                watches.set_unplanned(connection, job.id, noted)
+            now = jobs.get(connection, job.id)
+            if now is None or now.retries != job.retries:
+                # A command may have taken meanwhile what this look noted: the next one compares again.
+                listing = None
+            files = len(found.files)
+            watches.end_look(connection, due.hold, files=files, listing=listing, error=None)
     return True
 
 
@@ -93,7 +96,7 @@ def _look(
     judged = judge_look(due.now, due.every_seconds, now, before)
     noted = dict(judged.noted)
     if judged.ripe:
-        taken, refused = _append_fitting(ledger, job, judged.ripe)
+        taken, refused = _append_fitting(ledger, job, judged.ripe, due.hold)
         for info in taken:
             del noted[info.uri]
         for uri, why in refused.items():
@@ -105,20 +108,20 @@ def _look(
 
 
 def _append_fitting(
-    ledger: Ledger, job: Job, infos: Sequence[FileInfo]
+    ledger: Ledger, job: Job, infos: Sequence[FileInfo], look: Hold
 ) -> tuple[Sequence[FileInfo], dict[str, str]]:
     """Appends the files that fit. Returns those, and why each of the others is refused. Halves are tried
     by themselves until what does not fit is alone, since files that are read one by one wait for the
     store each.
     """
     try:
-        empty = frozenset(append(ledger, job, infos, "input").empty)
+        empty = frozenset(append(ledger, job, infos, "input", look=look).empty)
     except BadInput as error:
         if len(infos) == 1:
             return [], {infos[0].uri: str(error)}
         half = len(infos) // 2
-        first, refused = _append_fitting(ledger, job, infos[:half])
-        second, also_refused = _append_fitting(ledger, job, infos[half:])
+        first, refused = _append_fitting(ledger, job, infos[:half], look)
+        second, also_refused = _append_fitting(ledger, job, infos[half:], look)
         return [*first, *second], refused | also_refused
     return [info for info in infos if info.uri not in empty], {
         uri: f"{uri} has no rows" for uri in empty

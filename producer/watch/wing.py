@@ -1,5 +1,7 @@
 """Where watches take part: a duty of reapers."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -7,7 +9,7 @@ if TYPE_CHECKING:
     from nightshift.producer.reaper.duty import Duty, Reaper
 
 
-def duties(reaper: "Reaper") -> "Sequence[Duty]":
+def duties(reaper: Reaper) -> Sequence[Duty]:
     """Looks at watched inputs."""
     from nightshift.producer.watch import look
 

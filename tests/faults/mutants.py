@@ -77,8 +77,7 @@ MUTANTS = (
         "a watched job stays open",
         "common/ledger/jobs/job_end.py",
         """
-                                    AND NOT EXISTS (SELECT FROM job_watches w
-                                                    WHERE w.job_id = j.id)""",
+                            AND NOT EXISTS (SELECT FROM job_watches w WHERE w.job_id = j.id)""",
         "",
         (f"{GROWTH}::test_a_job_that_is_watched_is_finished_by_nobody_until_it_is_cancelled",),
     ),
@@ -167,9 +166,9 @@ MUTANTS = (
     Mutant(
         "a batch begins only while it is validating",
         "producer/serve/ledger/api_batch_steps.py",
-        "        held_by = NULL, held_until = NULL\n    WHERE id = :id AND state = 'validating' AND held_by = :who\n"
+        "        estimated_tokens = :tokens\n    WHERE id = :id AND state = 'validating' AND {HELD}\n"
         '""")\n"""The file is good: the batch is a job from now on."""\n',
-        "        held_by = NULL, held_until = NULL\n    WHERE id = :id\n"
+        "        estimated_tokens = :tokens\n    WHERE id = :id\n"
         '""")\n"""The file is good: the batch is a job from now on."""\n',
         (
             "tests/integration/test_batch_duties.py::test_a_cancel_while_the_file_is_read_leaves_no_job",
@@ -314,12 +313,19 @@ MUTANTS = (
     Mutant(
         "one finish a job",
         "producer/reaper/finish_jobs.py",
-        "            job_end.keep_finishing(connection, self._reaper.name, busy, HOLD_SECONDS)\n",
-        "",
+        "            with renewed(ledger, hold):\n",
+        "            with suppress():\n",
         (
             "tests/integration/test_finishers.py::"
             "test_two_reapers_never_finish_the_same_job_however_long_it_takes",
         ),
+    ),
+    Mutant(
+        "a job is closed by whoever finishes it now",
+        "common/ledger/jobs/job_end.py",
+        'WHERE id = :id AND closed_at IS NULL AND {holds.held(Kind.FINISH, "id")}\n',
+        "WHERE id = :id AND closed_at IS NULL AND :token > 0\n",
+        (f"{LEDGER}::test_who_was_too_slow_closes_no_job",),
     ),
     Mutant(
         "no claim of a paused job",
@@ -449,9 +455,9 @@ MUTANTS = (
     Mutant(
         "archive fence",
         "common/ledger/jobs/archives.py",
-        """    WHERE job_id = :id AND generation = :generation AND state = :state
+        """ FROM job_archives WHERE job_id = :id AND generation = :generation AND state = :state
 """,
-        "    WHERE job_id = :id AND generation = :generation\n",
+        " FROM job_archives WHERE job_id = :id AND generation = :generation\n",
         (f"{RETURNS}::test_a_late_return_adds_no_row_to_a_job_that_has_gone_on",),
     ),
     Mutant(
@@ -599,7 +605,7 @@ MUTANTS = (
     ),
     Mutant(
         "roots of a job in a look at its input",
-        "producer/watch/look.py",
+        "producer/submit/append_command.py",
         "        storage.within(job.roots, storage.OF_JOB),\n",
         "        storage.within(None, storage.OF_JOB),\n",
         (f"{WALLS}::test_a_link_in_a_watched_input_brings_nothing_of_another_tenant",),

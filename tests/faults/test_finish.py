@@ -13,7 +13,7 @@ from nightshift.common.ledger.jobs import job_end, jobs
 from nightshift.common.states import JobState
 from tests.support.fleet import tree
 from tests.support.rig import Rig
-from tests.support.world import World
+from tests.support.world import World, close
 
 UNTIL_MENDED = """
 import os
@@ -29,7 +29,7 @@ SHOUT = {"backend": "function", "callable": "rules:shout"}
 
 def let_others_finish(rig: Rig) -> None:
     """The courtesy that one reaper has a job's files to itself is over after a minute."""
-    rig.ask("UPDATE jobs SET finisher_until = now() RETURNING id")
+    rig.ask("UPDATE holds SET until = '-infinity' RETURNING subject")
 
 
 def test_another_reaper_finishes_what_one_left_half_done(rig: Rig) -> None:
@@ -130,7 +130,7 @@ def test_a_part_that_was_swept_is_never_named_when_its_failed_job_runs_again(
     world.run(leasing.release, [lease])
     world.run(jobs.fail, job, "no engine")
     world.run(job_end.take_owners, job, 10)
-    assert world.run(job_end.close, job) is JobState.FAILED
+    assert world.run(close, job) is JobState.FAILED
     world.retry(job, failed=True)
     with pytest.raises(LeaseLost):
         world.commit(lease)

@@ -71,7 +71,7 @@ def test_a_watched_input_is_followed_while_reapers_die_until_somebody_ends_the_w
     rig.reaper()
     rig.reaper()
     # The look of the reaper that died is not waited for.
-    rig.ask("UPDATE job_watches SET looking_until = NULL RETURNING job_id")
+    rig.ask("UPDATE holds SET until = '-infinity' RETURNING subject")
     wait_until(lambda: rig.rows_done("watched") == 20, what="the rows of the second file")
     ids += write_rows(folder, [("c.jsonl", 5)])
     wait_until(lambda: rig.rows_done("watched") == 25, what="the rows of the third file")

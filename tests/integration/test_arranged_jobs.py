@@ -12,10 +12,9 @@ from rich.console import Console
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, schema
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.engines import loads
-from nightshift.common.ledger.jobs.job_submit import SCHEMA_OF_ARRANGED
 from nightshift.common.ledger.queries import job_facts, live_parts
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
@@ -259,19 +258,6 @@ def test_a_deleted_job_leaves_no_copy(site: Arranged) -> None:
     site.done()
     delete(site.ledger, site.job, Settings(), output=True)
     assert not (site.folder / "out").exists()
-
-
-def test_older_code_may_use_the_tables_until_the_first_job_is_arranged(
-    site: Arranged, ledger: Ledger
-) -> None:
-    def compatible_from() -> int:
-        return int(site.ask("SELECT compatible_from FROM ledger_meta")[0][0])
-
-    assert compatible_from() < SCHEMA_OF_ARRANGED <= schema.SCHEMA
-    site.submit_files(("a.parquet", 25))
-    assert compatible_from() == SCHEMA_OF_ARRANGED
-    with ledger.transaction() as connection:
-        assert job_facts.is_arranged(connection, site.job_id)
 
 
 # ---------------------------------------------------------------- auto

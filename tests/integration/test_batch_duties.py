@@ -10,13 +10,11 @@ import pytest
 from nightshift.common.errors import LeaseLost, Permanent, Retryable
 from nightshift.common.ledger import Ledger
 from nightshift.common.states import JobState
+from nightshift.producer.reaper import renewal
 from nightshift.producer.serve.api_batches import (
     batch_file,
     finalize,
     validate,
-)
-from nightshift.producer.serve.api_batches import (
-    hold as holding,
 )
 from nightshift.producer.serve.api_batches.finalize import ended_as
 from nightshift.producer.serve.ledger import api_batch_retry, api_batch_steps, fresh_parts
@@ -62,17 +60,16 @@ def test_a_batch_whose_reaper_is_gone_is_another_ones_and_the_first_does_nothing
 ) -> None:
     batch = site.batch(line())
     with site.ledger.transaction() as connection:
-        assert api_batch_steps.take_validating(connection, "r-0", 60) is not None
+        taken = api_batch_steps.take_validating(connection, "r-0")
+    assert taken is not None
     with site.ledger.transaction() as connection:
-        assert api_batch_steps.take_validating(connection, "r-9", 60) is None, "r-0 has it"
-        connection.exec_driver_sql(
-            "UPDATE api_batches SET held_until = now() - interval '1 second'"
-        )
+        assert api_batch_steps.take_validating(connection, "r-9") is None, "r-0 has it"
+        connection.exec_driver_sql("UPDATE holds SET until = '-infinity'")
     assert site.validate()
     with site.ledger.transaction() as connection:
         given = {"job_id": 99, "model": "m", "rows": 1, "tokens": 1}
-        assert not api_batch_steps.begin(connection, batch.id, "r-0", **given)
-        assert not api_batch_steps.refuse(connection, batch.id, "r-0", [])
+        assert not api_batch_steps.begin(connection, taken[1], **given)
+        assert not api_batch_steps.refuse(connection, taken[1], [])
     assert site.seen(batch).state is BatchStatus.IN_PROGRESS
     assert site.jobs() == 1
 
@@ -165,7 +162,7 @@ def test_a_batch_whose_results_are_lost_is_tried_for_a_while_and_then_fails(site
     assert site.seen(batch).state is BatchStatus.FINALIZING
     with site.ledger.transaction() as connection:
         connection.exec_driver_sql("UPDATE jobs SET closed_at = now() - interval '61 minutes'")
-        connection.exec_driver_sql("UPDATE api_batches SET held_until = NULL")
+        connection.exec_driver_sql("UPDATE holds SET until = '-infinity'")
     assert finalize.finalize_once(site.ledger, site.settings, "r-2")
     seen = site.seen(batch)
     assert seen.state is BatchStatus.FAILED
@@ -177,20 +174,22 @@ def test_a_second_try_keeps_the_old_results_until_there_are_new_ones(site: Site)
     assert site.validate()
     file_id = results(site, batch)
     with site.ledger.transaction() as connection:
-        assert api_batch_retry.reopen(connection, 1, 300) is not None
-        assert api_batch_steps.take_ended(connection, "r-1", 60) is None, "rows are being put back"
+        again = api_batch_retry.reopen(connection, 1)
+        assert again is not None
+        assert api_batch_steps.take_ended(connection, "r-1") is None, "rows are being put back"
     assert is_seen(site, file_id)
     over(site, batch)
     with site.ledger.transaction() as connection:
-        api_batch_retry.let_go(connection, batch.id)
+        api_batch_retry.let_go(connection, again.hold)
         connection.exec_driver_sql("UPDATE jobs SET closed_at = now() - interval '61 minutes'")
     assert finalize.finalize_once(site.ledger, site.settings, "r-1")
     seen = site.seen(batch)
     assert (seen.state, seen.output_file_id, seen.rows_completed) == ("failed", file_id, 7)
     assert is_seen(site, file_id)
     with site.ledger.transaction() as connection:
-        assert api_batch_retry.reopen(connection, 1, 300) is not None
-        api_batch_retry.let_go(connection, batch.id)
+        again = api_batch_retry.reopen(connection, 1)
+        assert again is not None
+        api_batch_retry.let_go(connection, again.hold)
         connection.exec_driver_sql(
             "UPDATE batches SET state = 'pending', part_name = NULL, part_bytes = NULL, "
             "part_checksum = NULL"
@@ -207,13 +206,14 @@ def test_a_cancel_while_rows_are_put_back_cancels_the_job_too(site: Site) -> Non
     with site.ledger.transaction() as connection:
         connection.exec_driver_sql("UPDATE api_batches SET state = 'completed', rows_failed = 1")
         connection.exec_driver_sql(OVER)
-        assert api_batch_retry.reopen(connection, 1, 300) is not None
+        again = api_batch_retry.reopen(connection, 1)
+        assert again is not None
     site.cancel(batch)
     with site.ledger.transaction() as connection:
         connection.exec_driver_sql(
             "UPDATE jobs SET state = 'running', finished_at = NULL"
         )  # the rows are back
-        api_batch_retry.let_go(connection, batch.id)
+        api_batch_retry.let_go(connection, again.hold)
         assert connection.exec_driver_sql("SELECT state FROM jobs").scalar_one() == "cancelled"
     assert site.seen(batch).state is BatchStatus.CANCELLING
 
@@ -221,28 +221,29 @@ def test_a_cancel_while_rows_are_put_back_cancels_the_job_too(site: Site) -> Non
 def test_a_reaper_holds_its_batch_however_long_a_write_takes(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = site.batch(line())
-    monkeypatch.setattr(holding, "SIGN_SECONDS", 0.01)
+    site.batch(line())
+    monkeypatch.setattr(renewal, "SIGNS_A_HOLD", 6000)
     with site.ledger.transaction() as connection:
-        assert api_batch_steps.take_validating(connection, "r-1", 60) is not None
-        connection.exec_driver_sql("UPDATE api_batches SET held_until = now()")
+        taken = api_batch_steps.take_validating(connection, "r-1")
+        connection.exec_driver_sql("UPDATE holds SET until = now()")
+    assert taken is not None
 
     def held_for_long() -> bool:
         with site.ledger.transaction() as connection:
-            query = "SELECT held_until > now() + interval '50 seconds' FROM api_batches"
+            query = "SELECT until > now() + interval '50 seconds' FROM holds"
             return bool(connection.exec_driver_sql(query).scalar_one())
 
-    with holding.held(site.ledger, batch.id, "r-1") as hold:
+    with renewal.renewed(site.ledger, taken[1]) as work:
         wait_until(held_for_long, what="a sign")
-        hold.check()
+        work.check()
         with site.ledger.transaction() as connection:
-            connection.exec_driver_sql("UPDATE api_batches SET held_by = 'r-2'")
-        wait_until(lambda: _is_lost(hold), what="the loss")
+            connection.exec_driver_sql("UPDATE holds SET token = token + 1")
+        wait_until(lambda: _is_lost(work), what="the loss")
 
 
-def _is_lost(hold: holding.Hold) -> bool:
+def _is_lost(work: renewal.Renewed) -> bool:
     try:
-        hold.check()
+        work.check()
     except LeaseLost:
         return True
     return False

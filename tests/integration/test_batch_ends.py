@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, LeaseLost, Permanent
-from nightshift.common.ledger import Ledger
+from nightshift.common.ledger import Ledger, holds
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.jobs import deletions, jobs
 from nightshift.common.settings import load_settings
@@ -59,7 +59,7 @@ def test_a_job_that_runs_again_while_its_results_are_written_is_not_over(
     seen = site.seen(batch)
     assert (seen.state, seen.error_file_id) == (BatchStatus.CANCELLING, None)
     site.sql("UPDATE jobs SET state = 'cancelled', closed_at = now()")
-    site.sql("UPDATE api_batches SET held_until = NULL")
+    site.sql("UPDATE holds SET until = '-infinity'")
     assert site.finalize()
     assert site.seen(batch).state is BatchStatus.CANCELLED
 
@@ -96,7 +96,7 @@ def test_results_that_cannot_be_delivered_leave_no_copy_for_an_hour(site: Site) 
     for _ in range(3):
         with pytest.raises(Permanent, match="0 of 2 rows"):
             site.finalize()
-        site.sql("UPDATE api_batches SET held_until = NULL")
+        site.sql("UPDATE holds SET until = '-infinity'")
     assert site.seen(batch).state is BatchStatus.FINALIZING
     nothing_is_on_its_way(site)
 
@@ -156,7 +156,7 @@ def test_a_file_is_not_deleted_while_a_retry_that_reads_it_is_stored(site: Site)
     client = user(site)
     with ThreadPoolExecutor(1) as pool:
         with site.ledger.transaction() as connection:
-            assert api_batch_retry.reopen(connection, 1, 60) is not None
+            assert api_batch_retry.reopen(connection, 1) is not None
             deleted = pool.submit(client.delete, f"/v1/files/{batch.input_file_id}")
             wait_until(lambda: waits(site) or deleted.done(), what="the deletion to wait")
         assert deleted.result().status_code == 409
@@ -216,12 +216,12 @@ def test_a_job_runs_no_further_when_its_batch_was_cancelled_and_the_retry_has_di
     site.sql("UPDATE api_batches SET state = 'completed', rows_failed = 1")
     site.sql(OVER)
     with site.ledger.transaction() as connection:
-        assert api_batch_retry.reopen(connection, 1, 300) is not None
+        assert api_batch_retry.reopen(connection, 1) is not None
     site.cancel(batch)
     site.sql(RUNNING_AGAIN)  # the rows are back, and the server dies before it lets go
     with site.ledger.transaction() as connection:
         assert api_batch_steps.cancel_strays(connection, 10) == [], "the retry may be at work"
-    site.sql("UPDATE api_batches SET held_until = now() - interval '1 second'")
+    site.sql("UPDATE holds SET until = '-infinity'")
     with site.ledger.transaction() as connection:
         assert api_batch_steps.cancel_strays(connection, 10) == [batch.id]
         assert api_batch_steps.cancel_strays(connection, 10) == []
@@ -347,14 +347,15 @@ def test_a_batch_that_is_being_finalized_runs_again_with_its_job(site: Site) -> 
     site.sql("UPDATE batches SET state = 'dead', failures = 3")
     site.sql(OVER)
     with site.ledger.transaction() as connection:
-        assert api_batch_steps.take_ended(connection, "r-1", 60) is not None
+        taken = api_batch_steps.take_ended(connection, "r-1")
+    assert taken is not None
     assert site.seen(batch).state is BatchStatus.FINALIZING
     assert retried(site).reopened
     seen = site.seen(batch)
     assert seen.state is BatchStatus.IN_PROGRESS
     site.sql("UPDATE api_batches SET expires_at = now() - interval '1 second'")
     with site.ledger.transaction() as connection:
-        assert not api_batch_steps.keep(connection, batch.id, "r-1", 60), "that reaper has lost it"
+        assert not holds.renew(connection, taken[1]), "that reaper has lost it"
         assert api_batch_steps.expire(connection, 10) == [batch.id]
 
 
@@ -365,7 +366,7 @@ def test_a_retry_that_was_cut_off_goes_on_when_the_client_asks_again(site: Site)
     site.sql("UPDATE batches SET state = 'dead', failures = 3")
     site.sql(OVER)
     with site.ledger.transaction() as connection:
-        assert api_batch_retry.reopen(connection, 1, 300) is not None
+        assert api_batch_retry.reopen(connection, 1) is not None
         assert api_batch_retry.goes_on(connection, batch.id), "and here the server dies"
     assert retried(site).reopened
     with site.ledger.transaction() as connection:
@@ -389,9 +390,9 @@ def test_batches_of_one_tenant_do_not_wait_for_all_of_another(site: Site) -> Non
     late = site.batch(line(), tenant="bee")
     for _ in range(30):  # by lot: 30 times in a row the other one comes once in 10^9
         with site.ledger.transaction() as connection:
-            taken = api_batch_steps.take_validating(connection, "r-1", 60)
+            taken = api_batch_steps.take_validating(connection, "r-1")
         assert taken is not None
-        if taken.id == late.id:
+        if taken[0].id == late.id:
             return
     raise AssertionError("the tenant that came late still waits")
 

@@ -10,9 +10,10 @@ import pytest
 
 from nightshift.common import failpoints
 from nightshift.common.failpoints import Moment
-from nightshift.common.ledger import Ledger
+from nightshift.common.ledger import Ledger, holds
+from nightshift.common.ledger.holds import Kind
 from nightshift.common.settings import Settings
-from nightshift.producer.reaper import finish_jobs, loop
+from nightshift.producer.reaper import loop
 from nightshift.producer.verify.verify import verify
 from tests.integration.test_look import Work
 from tests.support.fleet import wait_until
@@ -89,14 +90,14 @@ def test_two_reapers_never_finish_the_same_job_however_long_it_takes(
     gate: Gate,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(finish_jobs, "HOLD_SECONDS", 1.0)
+    monkeypatch.setattr(holds, "SECONDS", {Kind.FINISH: 1.0})
     ledger, other = second_ledger(), second_ledger()
     work = answered(ledger, tmp_path, "large")
     held: set[object] = set()
 
     def is_kept() -> bool:
         with ledger.transaction() as connection:
-            statement = "SELECT finisher, finisher_until FROM jobs WHERE finisher IS NOT NULL"
+            statement = "SELECT holder, until FROM holds WHERE until > now()"
             held.update(tuple(row) for row in connection.exec_driver_sql(statement))
         return len(held) >= 5
 

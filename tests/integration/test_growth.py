@@ -30,6 +30,7 @@ from nightshift.producer.verify.verify import verify
 from nightshift.producer.views.cells import job_state
 from nightshift.producer.watch import look
 from tests.integration.test_retry import Site, agreed, moody
+from tests.support import world
 from tests.support.fleet import function_spec, output_ids, wait_until, write_rows
 
 pytestmark = pytest.mark.slow
@@ -66,7 +67,7 @@ class Grown(Site):
         with self.ledger.transaction() as connection:
             connection.execute(
                 text("""
-                    UPDATE job_watches SET next_look_at = now(), looking_until = NULL;
+                    UPDATE job_watches SET next_look_at = now(); UPDATE holds SET until = '-infinity';
                     UPDATE unplanned_files SET seen_at = seen_at - interval '1 hour'
                 """)
             )
@@ -141,10 +142,10 @@ def test_files_that_links_reach_again_are_rows_once_and_both_paths_are_named(sit
     assert site.done() is JobState.COMPLETED
     (site.folder / "in" / "alias.jsonl").symlink_to("a.jsonl")
     taken = site.append()
-    assert (taken.appended, taken.changed) == (look.NOTHING, [])
+    assert (taken.appended, taken.changed) == (append.NOTHING, [])
     assert "alias.jsonl" in " ".join(append_command.summary(site.job, taken))
     for uri in ("in/alias.jsonl", "in/loop/a.jsonl"):
-        assert site.append(site.folder / uri).appended == look.NOTHING, uri
+        assert site.append(site.folder / uri).appended == append.NOTHING, uri
 
 
 def test_a_job_keeps_the_list_that_an_older_release_made_through_links(
@@ -535,11 +536,9 @@ def test_a_watched_job_plans_a_file_after_two_equal_looks_and_does_not_close(sit
 
 
 def test_a_job_that_is_watched_is_finished_by_nobody_until_it_is_cancelled(site: Grown) -> None:
-    from nightshift.common.ledger.jobs import job_end
-
     def finishable() -> list[int]:
         with site.ledger.transaction() as connection:
-            return list(job_end.finishable(connection, "r", 0))
+            return world.finishable(connection)
 
     site.submit_files(("a.parquet", 12), watch="30s")
     site.run(SHOUT)

@@ -19,7 +19,7 @@ from nightshift.common.errors import (
     Retryable,
     SchemaMismatch,
 )
-from nightshift.common.ledger import Ledger, schema
+from nightshift.common.ledger import Ledger, holds, schema
 from nightshift.common.ledger.batches import (
     claims,
     commits,
@@ -46,6 +46,8 @@ from tests.support.world import (
     WHO,
     World,
     child_of,
+    close,
+    finishable,
     live,
     make_ready,
     part_of,
@@ -752,13 +754,13 @@ def test_a_small_job_that_is_refused_whole_waits_for_a_person_and_is_not_complet
     world.commit(world.lease(job_id), errors=refusals(range(2)))
     assert world.run(jobs.judge_failures, job_id) is False
     world.commit(world.lease(job_id), errors=refusals(range(2, 3)))
-    assert world.run(job_end.finishable, "reaper", 0.0) == [job_id]
+    assert world.run(finishable) == [job_id]
     assert world.run(job_end.hold_refused, job_id), "no worker has judged the last commit yet"
     assert world.run(jobs.progress, job_id)["status"] == "paused"
-    assert world.run(job_end.finishable, "reaper", 0.0) == []
+    assert world.run(finishable) == []
     assert world.run(job_end.hold_refused, job_id)
     world.run(jobs.resume, job_id)
-    assert world.run(job_end.finishable, "reaper", 0.0) == [job_id]
+    assert world.run(finishable) == [job_id]
     assert not world.run(job_end.hold_refused, job_id)
     assert world.finish(job_id) is JobState.COMPLETED
 
@@ -782,7 +784,7 @@ def test_an_api_batch_that_is_refused_whole_ends_with_its_lines_of_error(world: 
     job_id = world.job(25, **REQUESTS)
     world.commit(world.lease(job_id), errors=refusals(range(25)))
     assert world.run(jobs.judge_failures, job_id) is False
-    assert world.run(job_end.finishable, "reaper", 0.0) == [job_id]
+    assert world.run(finishable) == [job_id]
     assert not world.run(job_end.hold_refused, job_id)
     assert world.finish(job_id) is JobState.COMPLETED
 
@@ -912,13 +914,13 @@ def test_a_retry_that_dies_keeps_the_answers_it_did_not_touch(world: World) -> N
     world.retry(job_id, kind=REFUSED)
     world.fail(world.lease(job_id), permanent=True)
     assert (world.rows(job_id), world.failed_rows(job_id)) == ((2, 2), [0, 1])
-    assert world.run(job_end.close, job_id) is None
+    assert world.run(close, job_id) is None
     [row] = world.run(failures.missing_error_parts, job_id, 10)
     assert row["part_name"] == f"part-{first.batch_id}-a1"
     merged = part_of(first, errors={0: RowErrorKind.BATCH_DEAD, 1: TRUNCATED}, name="merged")
     assert world.run(failures.name_error_part, row, merged) is True
     assert (world.rows(job_id), world.failed_rows(job_id)) == ((2, 2), [0, 1])
-    assert world.run(job_end.close, job_id) is JobState.FAILED
+    assert world.run(close, job_id) is JobState.FAILED
     assert world.retry(job_id, kind=TRUNCATED).reopened is False
     assert world.run(jobs.get, job_id).state is JobState.FAILED
     assert world.retry(job_id, failed=False, dead=True).rows == 2
@@ -1004,7 +1006,7 @@ def test_rows_of_a_retry_that_was_cancelled_keep_their_old_errors(world: World) 
     assert world.ask("SELECT * FROM failed_rows ORDER BY row_index") == before[1:]
     assert world.rows(job_id) == (4, 5)
     assert world.run(audit.broken_attempts, job_id) == []
-    assert world.run(job_end.close, job_id) is JobState.CANCELLED
+    assert world.run(close, job_id) is JobState.CANCELLED
     with pytest.raises(BadInput, match="is final"):
         world.retry(job_id)
 
@@ -1020,7 +1022,7 @@ def test_undo_leaves_a_job_that_runs_alone(world: World) -> None:
 def test_a_job_whose_engine_could_not_be_loaded_goes_on_with_fresh_tries(world: World) -> None:
     job_id = world.job(1, 1)
     fail_load(world, job_id)
-    assert world.run(job_end.close, job_id) is JobState.FAILED
+    assert world.run(close, job_id) is JobState.FAILED
     assert world.retry(job_id) == Retried(0, 0, 2, True, JobState.RUNNING)
     assert [engine.load_failures for engine in world.ask("SELECT * FROM engines")] == [0]
     assert world.lease(job_id).seq == 0
@@ -1116,43 +1118,49 @@ def test_a_job_is_finishable_once_its_last_batch_is_over(world: World) -> None:
     job_id = world.job(1, 1)
     world.commit(world.lease(job_id))
     last = world.lease(job_id)
-    assert world.run(job_end.finishable, "reaper-1", 60) == []
-    assert world.run(job_end.close, job_id) is None
+    assert world.run(finishable) == []
+    assert world.run(close, job_id) is None
     world.commit(last)
-    assert world.run(job_end.finishable, "reaper-1", 60) == [job_id]
-    assert world.run(job_end.finishable, "reaper-2", 60) == []
-    assert world.run(job_end.finishable, "reaper-1", 60) == [job_id]
-    assert world.run(job_end.close, job_id) is JobState.COMPLETED
-    assert world.run(job_end.finishable, "reaper-1", 60) == []
+    assert world.run(finishable) == [job_id]
+    assert world.run(job_end.take_finishable, "reaper-1") is not None
+    assert world.run(job_end.take_finishable, "reaper-2") is None
+    assert world.run(close, job_id) is JobState.COMPLETED
+    assert world.run(finishable) == []
 
 
 def test_what_nobody_has_tried_to_finish_comes_before_what_was_tried_in_vain(world: World) -> None:
     first, second, third = (world.job(1, name=name) for name in ("one", "two", "three"))
     for job_id in (first, second, third):
         world.commit(world.lease(job_id))
-    assert world.run(job_end.finishable, "reaper", 0, (), 1) == [first]
-    assert world.run(job_end.finishable, "reaper", 0, (), 1) == [second]
-    assert world.run(job_end.finishable, "reaper", 0, (third,), 1) == [first]
-    assert world.run(job_end.finishable, "reaper", 0, (third,), 0) == []
-    assert world.run(job_end.finishable, "reaper", 0, (first, second), 5) == [third]
+    for job_id in (first, second):
+        hold = world.run(job_end.take_finishable, "reaper")
+        assert hold.subject == str(job_id)
+        assert world.run(holds.postpone, hold, -1)
+    assert world.run(finishable) == [third, first, second]
 
 
-def test_a_reaper_keeps_the_jobs_that_it_is_busy_with(world: World) -> None:
+def test_who_was_too_slow_closes_no_job(world: World) -> None:
+    """Neither as finished nor as given up, while another reaper finishes it."""
     job_id = world.job(1)
     world.commit(world.lease(job_id))
-    assert world.run(job_end.finishable, "reaper-1", 0) == [job_id]
-    world.run(job_end.keep_finishing, "reaper-2", [job_id], 60)
-    assert world.run(job_end.finishable, "reaper-1", 0) == [job_id], "it is not the other's to keep"
-    world.run(job_end.keep_finishing, "reaper-1", [job_id], 60)
-    assert world.run(job_end.finishable, "reaper-2", 60) == []
+    slow = world.run(job_end.take_finishable, "reaper-1")
+    assert world.run(holds.postpone, slow, -1)
+    hold = world.run(job_end.take_finishable, "reaper-2")
+    assert hold.token != slow.token
+    assert not world.run(holds.renew, slow)
+    assert world.run(job_end.close, slow) is None
+    assert not world.run(job_end.abandon, slow, "its folder is gone")
+    assert world.run(jobs.get, job_id).closed_at is None
+    assert world.run(job_end.close, hold) is JobState.COMPLETED
+    assert not world.run(holds.renew, hold), "nobody has what is closed"
 
 
 def test_a_job_with_a_dead_batch_fails_after_its_burial(world: World) -> None:
     job_id = world.job(2, 2)
     world.commit(world.lease(job_id))
     world.fail(world.lease(job_id), permanent=True)
-    assert world.run(job_end.finishable, "reaper", 60) == [job_id]
-    assert world.run(job_end.close, job_id) is None
+    assert world.run(finishable) == [job_id]
+    assert world.run(close, job_id) is None
     assert world.finish(job_id) is JobState.FAILED
     job = world.run(jobs.get, job_id)
     assert (job.state, job.reason) == (JobState.FAILED, "1 batch is dead: no")
@@ -1179,13 +1187,13 @@ def test_a_cancelled_job_is_finished_once_nobody_holds_a_lease_of_it(world: Worl
     job_id = world.job(1, 1)
     lease = world.lease(job_id)
     world.run(jobs.cancel, job_id)
-    assert world.run(job_end.finishable, "reaper", 60) == []
-    assert world.run(job_end.close, job_id) is None
+    assert world.run(finishable) == []
+    assert world.run(close, job_id) is None
     world.run(leasing.release, [lease])
-    assert world.run(job_end.finishable, "reaper", 60) == [job_id]
-    assert world.run(job_end.close, job_id) is None, "its owner may still commit it"
+    assert world.run(finishable) == [job_id]
+    assert world.run(close, job_id) is None, "its owner may still commit it"
     assert world.run(job_end.take_owners, job_id, 10) == 1
-    assert world.run(job_end.close, job_id) is JobState.CANCELLED
+    assert world.run(close, job_id) is JobState.CANCELLED
 
 
 def test_a_retried_job_runs_and_closes_again(world: World) -> None:
@@ -1195,7 +1203,7 @@ def test_a_retried_job_runs_and_closes_again(world: World) -> None:
     world.retry(job_id)
     job = world.run(jobs.get, job_id)
     assert (job.state, job.reason, job.closed_at) == (JobState.RUNNING, None, None)
-    assert world.run(job_end.close, job_id) is None
+    assert world.run(close, job_id) is None
     world.commit(world.lease(job_id))
     assert world.finish(job_id) is JobState.COMPLETED
     assert world.rows(job_id) == (2, 0)

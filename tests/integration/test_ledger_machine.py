@@ -55,6 +55,7 @@ from nightshift.common.row_errors import RowError
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JOB_MOVES, JobState, RowErrorKind
 from tests.support.fleet import commit_one
+from tests.support.world import close, finishable
 
 LOCK_TIMEOUT_MS = 10
 """Nobody else runs here, so a lock that is not free at once stays taken."""
@@ -632,7 +633,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def take_finishable(self, name: str, end: str) -> None:
         with self.step(name, end, waits=False) as here:
             before = self.seen(here)
-            for job_id in job_end.finishable(here.connection, "reaper", 0):
+            for job_id in finishable(here.connection):
                 live = {b.state for b in before.values() if b.job_id == job_id} - {"split"}
                 ended = self.job_state(here, job_id) in (JobState.CANCELLED, JobState.FAILED)
                 assert "leased" not in live
@@ -674,7 +675,7 @@ class LedgerMachine(RuleBasedStateMachine):
         with self.step(name, end) as here:
             before = [b for b in self.seen(here).values() if b.job_id == job_id]
             was = self.job_state(here, job_id)
-            state = job_end.close(here.connection, job_id)
+            state = close(here.connection, job_id)
             live = {batch.state for batch in before} - {"split"}
             owned = any(b.state in WAITING and b.owner is not None for b in before)
             if owned or "leased" in live or (not was.over and live & {*WAITING}):

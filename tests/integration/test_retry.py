@@ -494,7 +494,8 @@ def test_a_job_whose_files_could_not_be_finished_is_finished_anew(
     site.submit()
     site.run(moody())
     with site.ledger.transaction() as connection:
-        job_end.abandon(connection, site.job_id, "its output could not be finished: no part")
+        hold = job_end.take(connection, site.job_id, "test")
+        job_end.abandon(connection, hold, "its output could not be finished: no part")
     assert site.job.state is JobState.FAILED
     assert "its files are finished anew" in nightshift("retry", "1", "--failed").stdout
     assert site.finish() is JobState.COMPLETED

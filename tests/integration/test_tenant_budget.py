@@ -69,7 +69,7 @@ def test_a_job_that_is_closed_and_deleted_counts_once(world: World) -> None:
     control.change(world.ledger, "acme", {"budget": "10"})
     spend(world, first, 6)
     world.run(jobs.cancel, first)
-    world.run(job_end.abandon, first, "gone")
+    world.run(job_end.abandon, world.run(job_end.take, first, "test"), "gone")
     world.run(tenant_costs.count, first)
     assert world.ask("SELECT spent FROM tenants WHERE name = 'acme'")[0].spent == 6
     with world.ledger.transaction() as connection:
@@ -91,7 +91,7 @@ def test_a_budget_begins_anew(world: World) -> None:
     for each in (first, second):
         spend(world, each, 6)
     world.run(jobs.cancel, first)
-    world.run(job_end.abandon, first, "gone")
+    world.run(job_end.abandon, world.run(job_end.take, first, "test"), "gone")
     assert spent_out(world) is not None
     control.change(world.ledger, "acme", {"budget": "5"})
     assert spent_out(world) is None

@@ -78,7 +78,7 @@ class Neighbours(Site):
             with self.ledger.transaction() as connection:
                 connection.execute(
                     text("""
-                        UPDATE job_watches SET next_look_at = now(), looking_until = NULL;
+                        UPDATE job_watches SET next_look_at = now(); UPDATE holds SET until = '-infinity';
                         UPDATE unplanned_files SET seen_at = seen_at - interval '1 hour'
                     """)
                 )

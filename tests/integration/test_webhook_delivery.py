@@ -13,7 +13,8 @@ import openai
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from nightshift.common.ledger import Ledger
+from nightshift.common.ledger import Ledger, holds
+from nightshift.common.ledger.holds import Kind
 from nightshift.producer.serve.api_batches import webhooks
 from nightshift.producer.serve.ledger import api_batch_steps, outbox
 from nightshift.producer.serve.ledger.api_batches import BatchStatus
@@ -171,17 +172,19 @@ def test_each_end_of_a_batch_is_one_event_for_who_wants_to_hear_of_it(
         if end == "cancelled":
             sender.end_in(connection, batch)
         elif end == "failed":
-            assert api_batch_steps.take_validating(connection, "r", 60) is not None
-            assert api_batch_steps.refuse(connection, batch, "r", [])
+            taken = api_batch_steps.take_validating(connection, "r")
+            assert taken is not None
+            assert api_batch_steps.refuse(connection, taken[1], [])
         elif end == "expired":
             connection.exec_driver_sql("UPDATE api_batches SET expires_at = '-infinity'")
             assert api_batch_steps.expire(connection, 9) == [batch]
         else:
-            statement = "UPDATE api_batches SET state = 'finalizing', held_by = 'r'"
-            connection.exec_driver_sql(statement)
+            connection.exec_driver_sql("UPDATE api_batches SET state = 'finalizing'")
+            hold = holds.take(connection, Kind.API_BATCH, batch, "r")
+            assert hold is not None
             state, none = BatchStatus.COMPLETED, dict.fromkeys(["output_file_id", "error_file_id"])
             counts = {"written": True, "completed": 0, "failed": 0, "usage": {}}
-            assert api_batch_steps.end(connection, batch, "r", state, **none, **counts)
+            assert api_batch_steps.end(connection, hold, state, **none, **counts)
     with sender.ledger.transaction() as connection:
         found = connection.exec_driver_sql("SELECT endpoint_id, event FROM webhook_outbox").all()
     assert found == [(FIRST, f"batch.{end}")]

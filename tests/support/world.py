@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import text
 
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
-from nightshift.common.ledger import Ledger
+from nightshift.common.ledger import Ledger, holds
 from nightshift.common.ledger.batches import (
     claims,
     dispatch,
@@ -163,7 +163,7 @@ class World:
                         [RowError(index, None, RowErrorKind.BATCH_DEAD, "dead") for index in rows],
                     ),
                 )
-            return job_end.close(connection, job_id)
+            return close(connection, job_id)
 
     def run(self, act: Callable[..., Any], *values: Any) -> Any:
         """One ledger function in its own transaction."""
@@ -228,3 +228,21 @@ def become_ready(world: World, child: workers.Child, revision: str | None = None
             revision=revision,
             window_rows=64,
         )
+
+
+def close(connection: Connection, job_id: int) -> JobState | None:
+    """Closes a job that is over, whoever finishes it; where it cannot close, anybody may finish it."""
+    hold = job_end.take(connection, job_id, "test")
+    state = job_end.close(connection, hold)
+    holds.postpone(connection, hold, -1)
+    return state
+
+
+def finishable(connection: Connection) -> list[int]:
+    """Jobs that wait to be finished, first what nobody has tried; they wait on."""
+    taken = []
+    while (hold := job_end.take_finishable(connection, "test")) is not None:
+        taken.append(hold)
+    for hold in taken:
+        holds.postpone(connection, hold, -1)
+    return [int(hold.subject) for hold in taken]

@@ -15,16 +15,14 @@ from psycopg import sql
 from sqlalchemy import text
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import schema
+from nightshift.common.ledger import holds
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.holds import Hold, Kind
 from nightshift.common.ledger.jobs import job_end, jobs
 from nightshift.common.states import ARCHIVE_MOVES, ArchiveState
 
 ARCHIVE_LOCK = 0x6E69676802
 """Advisory lock of the choice of a job to archive: one reaper at a time, for one short transaction."""
-
-SCHEMA_OF_ARCHIVES = 8
-"""The migration that code must know once a job is archived: older code takes its rows for lost."""
 
 TABLES = ("row_errors", "attempts", "batches")
 """In the order in which rows leave. Attempts are found by their batches, so batches come back first."""
@@ -46,7 +44,9 @@ class ArchiveFile:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """Where the rows of a closed job are. `generation` fences who moves them."""
+    """Where the rows of a closed job are. `generation` fences who moves them:
+    the token of the hold under which the files were last written.
+    """
 
     job_id: int
     state: ArchiveState
@@ -60,10 +60,11 @@ class Archive:
         return self.state is ArchiveState.KEPT
 
 
-DUE = text("""
+DUE = text(f"""
     SELECT j.id FROM jobs j LEFT JOIN job_archives a ON a.job_id = j.id
     WHERE j.closed_at < now() - make_interval(days => :days)
-      AND coalesce(a.held_until < now(), true)
+      AND {holds.free(Kind.ARCHIVE, "j.id")}
+      AND NOT EXISTS (SELECT FROM deletions d WHERE d.job_id = j.id)
       AND (coalesce(a.state, 'kept') = 'kept'
                AND coalesce(a.needed_at < now() - make_interval(days => :days), true)
            OR a.state = 'leaving'
@@ -73,14 +74,13 @@ DUE = text("""
 """The job that has been closed for the longest of those whose rows may leave."""
 
 TAKE = text("""
-    INSERT INTO job_archives AS a (job_id, generation, held_until)
-    VALUES (:id, 1, now() + make_interval(secs => :hold))
+    INSERT INTO job_archives AS a (job_id, generation) VALUES (:id, :token)
     ON CONFLICT (job_id) DO UPDATE
-    SET held_until = excluded.held_until, generation = a.generation + 1,
+    SET generation = excluded.generation,
         state = CASE a.state WHEN 'returning' THEN 'leaving' ELSE a.state END
     RETURNING job_id, state, generation, archived_at, files
 """)
-"""Gives one reaper the job to itself for a while; a return that was given up is turned back."""
+"""Fences everybody else off; a return that was given up is turned back."""
 
 NEED = text("""
     INSERT INTO job_archives (job_id, needed_at) VALUES (:id, now())
@@ -89,17 +89,11 @@ NEED = text("""
 """)
 """Keeps the rows of a closed job from leaving for another `retention_days`."""
 
-HOLD = text("""
-    UPDATE job_archives SET held_until = now() + make_interval(secs => :hold)
-    WHERE job_id = :id AND generation = :generation AND state = :state
+LOCK = text("""
+    SELECT true FROM job_archives WHERE job_id = :id AND generation = :generation AND state = :state
+    FOR UPDATE
 """)
 """Locks the row until the end of the transaction, if nobody else has moved on meanwhile."""
-
-POSTPONE = text("""
-    UPDATE job_archives SET held_until = now() + make_interval(secs => :hold)
-    WHERE job_id = :id AND generation = :generation
-""")
-"""Leaves a job alone for a while."""
 
 LEAVE = text("""
     UPDATE job_archives SET state = 'leaving', files = CAST(:files AS jsonb), archived_at = now()
@@ -111,13 +105,13 @@ LEAVE = text("""
 """From here the files count, if nobody has needed the job or run it again meanwhile."""
 
 MOVE = text("""
-    UPDATE job_archives SET state = :to, held_until = NULL WHERE job_id = :id
+    UPDATE job_archives SET state = :to WHERE job_id = :id
     AND generation = :generation AND state = ANY (CAST(:movable AS text[]))
 """)
 """Moves an archive between two states in which the files count."""
 
 KEEP = text("""
-    UPDATE job_archives SET state = 'kept', files = NULL, archived_at = NULL, held_until = NULL,
+    UPDATE job_archives SET state = 'kept', files = NULL, archived_at = NULL,
            needed_at = now()
     WHERE job_id = :id AND generation = :generation AND state = 'returning'
 """)
@@ -193,14 +187,24 @@ ADD = {
 """Adds the rows that are not there yet."""
 
 
-def take(connection: Connection, days: int, hold_seconds: float) -> Archive | None:
-    """A closed job whose rows may leave, taken for `hold_seconds`; None when there is none.
+def take(connection: Connection, days: int, who: str) -> Archive | None:
+    """A closed job whose rows may leave, taken from other reapers; None when there is none.
 
     A job leaves once it has been closed, and needed by nobody, for so many days. One whose rows have
     begun to leave is taken up again. Only one reaper at a time may call this.
     """
     found = connection.scalar(DUE, {"days": days, "likely_return": LIKELY_RETURN})
-    return None if found is None else _archive(connection, TAKE, id=found, hold=hold_seconds)
+    if found is None:
+        return None
+    lock(connection, found)
+    hold = holds.take(connection, Kind.ARCHIVE, found, who)
+    return None if hold is None else _archive(connection, TAKE, id=found, token=hold.token)
+
+
+def lock(connection: Connection, job_id: int) -> None:
+    """Locks where the rows of a job are, if that was ever written: before its hold, as everywhere."""
+    statement = text("SELECT true FROM job_archives WHERE job_id = :id FOR UPDATE")
+    connection.execute(statement, {"id": job_id})
 
 
 def need(connection: Connection, job_id: int) -> Archive:
@@ -211,17 +215,19 @@ def need(connection: Connection, job_id: int) -> Archive:
     return _archive(connection, NEED, id=job_id)
 
 
-def hold(connection: Connection, archive: Archive, hold_seconds: float) -> bool:
-    """Holds an archive to the end of the transaction, and from other reapers for `hold_seconds`.
-    False when somebody else has moved on with the job: then no row may be moved.
+def hold(connection: Connection, archive: Archive) -> bool:
+    """Holds an archive to the end of the transaction, and from reapers for a while after it. False when
+    somebody else has moved on with the job: then no row may be moved.
     """
-    values = _values(archive, hold=hold_seconds, state=archive.state)
-    return connection.execute(HOLD, values).rowcount > 0
+    if connection.scalar(LOCK, _values(archive, state=archive.state)) is None:
+        return False
+    holds.keep_free_of_others(connection, Kind.ARCHIVE, archive.job_id)
+    return True
 
 
 def postpone(connection: Connection, archive: Archive, seconds: float) -> None:
     """No reaper takes the job within so many seconds."""
-    connection.execute(POSTPONE, _values(archive, hold=seconds))
+    holds.postpone(connection, _hold(archive), seconds)
 
 
 def may_leave(connection: Connection, job_id: int) -> bool:
@@ -245,21 +251,24 @@ def leave(
     if not may_leave(connection, archive.job_id):
         return False
     written = json.dumps([asdict(file) for file in files])
-    if not connection.execute(LEAVE, _values(archive, files=written, days=days)).rowcount:
-        return False
-    schema.require(connection, SCHEMA_OF_ARCHIVES)
-    return True
+    return connection.execute(LEAVE, _values(archive, files=written, days=days)).rowcount > 0
 
 
 def move(connection: Connection, archive: Archive, to: ArchiveState) -> bool:
     """Moves an archive whose files count; False when it is not where it may move from."""
     movable = [state.value for state in ArchiveState if to in ARCHIVE_MOVES[state] or state is to]
-    return connection.execute(MOVE, _values(archive, to=to, movable=movable)).rowcount > 0
+    moved = connection.execute(MOVE, _values(archive, to=to, movable=movable)).rowcount > 0
+    if moved:
+        holds.end(connection, Kind.ARCHIVE, archive.job_id)
+    return moved
 
 
 def keep(connection: Connection, archive: Archive) -> bool:
     """From COMMIT on the rows in Postgres count again; False when the rows did not all return."""
-    return connection.execute(KEEP, _values(archive)).rowcount > 0
+    kept = connection.execute(KEEP, _values(archive)).rowcount > 0
+    if kept:
+        holds.end(connection, Kind.ARCHIVE, archive.job_id)
+    return kept
 
 
 def refuse_away(connection: Connection, job_id: int) -> None:
@@ -334,6 +343,11 @@ def _archive(connection: Connection, statement: Any, **values: object) -> Archiv
     found = connection.execute(statement, values).mappings().one()
     files = tuple(ArchiveFile(**file) for file in found["files"] or ())
     return Archive(**{**found, "state": ArchiveState(found["state"]), "files": files})
+
+
+def _hold(archive: Archive) -> Hold:
+    """The hold of the reaper that took the job; its token is the fence of the archive."""
+    return Hold(Kind.ARCHIVE, str(archive.job_id), archive.generation)
 
 
 def _values(archive: Archive, **more: object) -> dict[str, object]:

@@ -8,7 +8,9 @@ directory before the files of the job are gone.
 from sqlalchemy import text
 
 from nightshift.common.errors import BadInput
+from nightshift.common.ledger import holds
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.holds import Kind
 from nightshift.common.ledger.jobs import archives, jobs
 
 BEGIN = text("""
@@ -19,8 +21,8 @@ BEGIN = text("""
 """Notes that a job is being deleted."""
 
 KEEP_REAPERS_OUT = text("""
-    INSERT INTO job_archives AS a (job_id, generation, held_until) VALUES (:id, 1, 'infinity')
-    ON CONFLICT (job_id) DO UPDATE SET held_until = 'infinity', generation = a.generation + 1
+    INSERT INTO job_archives AS a (job_id, generation) VALUES (:id, :token)
+    ON CONFLICT (job_id) DO UPDATE SET generation = excluded.generation
 """)
 """Takes the job from a reaper that archives it, and from all that come later."""
 
@@ -32,6 +34,7 @@ REST = (
     "DELETE FROM job_spending WHERE job_id = :id",
     "DELETE FROM input_files WHERE job_id = :id",
     "DELETE FROM job_archives WHERE job_id = :id",
+    "DELETE FROM holds WHERE subject = CAST(:id AS text) AND kind IN ('finish', 'archive', 'look')",
     "DELETE FROM deletions WHERE job_id = :id",
     "DELETE FROM jobs WHERE id = :id",
 )
@@ -74,7 +77,10 @@ def begin(connection: Connection, job_id: int, *, output: bool) -> tuple[bool, b
             "the job in a moment"
         )
     begun = connection.execute(BEGIN, {"id": job_id, "output": output}).one()
-    connection.execute(KEEP_REAPERS_OUT, {"id": job_id})
+    archives.lock(connection, job_id)
+    hold = holds.take(connection, Kind.ARCHIVE, job_id, "delete", over=True, for_good=True)
+    assert hold is not None
+    connection.execute(KEEP_REAPERS_OUT, {"id": job_id, "token": hold.token})
     return begun.output, begun.is_new
 
 

@@ -1,77 +1,52 @@
 """The end of a job: which jobs have all batches over, and how a job is closed."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import text
 
+from nightshift.common.ledger import holds
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.holds import Hold, Kind
 from nightshift.common.ledger.jobs import tenant_costs
 from nightshift.common.ledger.jobs.jobs import lock, pause_refused
 from nightshift.common.ledger.jobs.judged import REFUSED_ALIKE, refused_alike
 from nightshift.common.states import JobState
 
+FINISHABLE = text(f"""
+    SELECT j.id FROM jobs j CROSS JOIN LATERAL (
+        SELECT coalesce(sum(batches_leased), 0) AS leased,
+               coalesce(sum(batches_pending + batches_queued), 0) AS waiting
+        FROM job_counters WHERE job_id = j.id) AS c
+    WHERE j.closed_at IS NULL AND {holds.free(Kind.FINISH, "j.id")}
+      AND CASE WHEN j.state = 'paused' THEN ({REFUSED_ALIKE}) IS NULL ELSE true END
+      AND c.leased = 0 AND (j.state IN ('cancelled', 'failed') OR c.waiting = 0
+                            AND NOT EXISTS (SELECT FROM job_watches w WHERE w.job_id = j.id))
+    ORDER BY {holds.tried_at(Kind.FINISH, "j.id")} NULLS FIRST, j.id LIMIT 1
+    FOR UPDATE OF j SKIP LOCKED
+""")
+"""The job whose batches are all over and whose files want finishing, first what nobody has tried."""
 
-def finishable(
-    connection: Connection,
-    reaper: str,
-    hold_seconds: float,
-    busy: Sequence[int] = (),
-    most: int | None = None,
-) -> Sequence[int]:
-    """Jobs whose batches are all over and whose files want finishing, taken for `hold_seconds`: at
-    most `most` of them, without those that the reaper is `busy` with; first what nobody has tried.
 
-    Other reapers pass over a taken job, which only saves work: finishing twice is harmless. A
-    cancelled or failed job is over once nobody holds a lease of it. A job whose input is watched
+def take_finishable(connection: Connection, reaper: str) -> Hold | None:
+    """Takes a job whose batches are all over and whose files want finishing; None where there is none.
+
+    A cancelled or failed job is over once nobody holds a lease of it. A job whose input is watched
     waits for files, one that is paused since all its rows were refused alike for a resume.
     """
-    statement = text(f"""
-        WITH taken AS MATERIALIZED (
-            SELECT j.id FROM jobs j CROSS JOIN LATERAL (
-                SELECT coalesce(sum(batches_leased), 0) AS leased,
-                       coalesce(sum(batches_pending + batches_queued), 0) AS waiting
-                FROM job_counters WHERE job_id = j.id) AS c
-            WHERE j.closed_at IS NULL AND j.id <> ALL (CAST(:busy AS bigint[]))
-              AND (j.finisher_until IS NULL OR j.finisher_until < now()
-                   OR j.finisher = :reaper)
-              AND CASE WHEN j.state = 'paused' THEN ({REFUSED_ALIKE}) IS NULL ELSE true END
-              AND c.leased = 0 AND (j.state IN ('cancelled', 'failed') OR c.waiting = 0
-                                    AND NOT EXISTS (SELECT FROM job_watches w
-                                                    WHERE w.job_id = j.id))
-            ORDER BY j.finisher_until NULLS FIRST, j.id LIMIT :most
-            FOR UPDATE OF j SKIP LOCKED
-        )
-        UPDATE jobs j SET finisher = :reaper,
-               finisher_until = now() + make_interval(secs => :hold)
-        FROM taken WHERE j.id = taken.id
-        RETURNING j.id
-    """)
-    return connection.scalars(
-        statement, {"reaper": reaper, "hold": hold_seconds, "busy": list(busy), "most": most}
-    ).all()
+    found = connection.scalar(FINISHABLE)
+    return None if found is None else holds.take(connection, Kind.FINISH, found, reaper)
 
 
-def keep_finishing(
-    connection: Connection, reaper: str, busy: Sequence[int], hold_seconds: float
-) -> None:
-    """Keeps jobs taken whose finish takes long, once half of their time is over. Waits for nobody:
-    a job that somebody changes at this moment is kept the next time.
-    """
-    statement = text("""
-        WITH kept AS MATERIALIZED (
-            SELECT id FROM jobs
-            WHERE id = ANY (CAST(:busy AS bigint[])) AND finisher = :reaper
-              AND finisher_until < now() + make_interval(secs => :hold / 2)
-            FOR NO KEY UPDATE SKIP LOCKED
-        )
-        UPDATE jobs j SET finisher_until = now() + make_interval(secs => :hold)
-        FROM kept WHERE j.id = kept.id
-    """)
-    connection.execute(statement, {"reaper": reaper, "busy": list(busy), "hold": hold_seconds})
+def take(connection: Connection, job_id: int, who: str) -> Hold:
+    """Takes the finish of this job, whoever has it."""
+    lock(connection, job_id)
+    hold = holds.take(connection, Kind.FINISH, job_id, who, over=True)
+    assert hold is not None
+    return hold
 
 
 def hold_refused(connection: Connection, job_id: int) -> bool:
@@ -144,13 +119,16 @@ def open_work(connection: Connection, job_id: int) -> OpenWork:
     return OpenWork(state, **connection.execute(statement, {"id": job_id}).mappings().one())
 
 
-def close(connection: Connection, job_id: int) -> JobState | None:
-    """Closes a job whose files are finished; None when it has open batches again (retry)."""
+def close(connection: Connection, hold: Hold) -> JobState | None:
+    """Closes a job whose files are finished; None when it has open batches again (retry), or when somebody
+    else finishes it by now.
+    """
+    job_id = int(hold.subject)
     left = open_work(connection, job_id)
-    if left.end is not None:
-        reason = _why_dead(connection, job_id, left.dead) if left.dead else None
-        _close(connection, job_id, left.end, reason)
-    return left.end
+    if left.end is None:
+        return None
+    reason = _why_dead(connection, job_id, left.dead) if left.dead else None
+    return left.end if _close(connection, hold, left.end, reason) else None
 
 
 def note_work(connection: Connection, job_id: int) -> None:
@@ -196,15 +174,15 @@ def note_ids(connection: Connection, job_id: int, counted: Mapping[str, Any] | N
     connection.execute(statement, {"id": job_id, "counted": written})
 
 
-def abandon(connection: Connection, job_id: int, reason: str) -> bool:
+def abandon(connection: Connection, hold: Hold, reason: str) -> bool:
     """Closes a job whose files can never be finished: failed, unless it was cancelled. False when
-    a retry has opened it again: then its files are not final.
+    a retry has opened it again, since its files are not final then, or when somebody else finishes it.
     """
-    left = open_work(connection, job_id)
+    left = open_work(connection, int(hold.subject))
     if left.may_commit:
         return False
-    _close(connection, job_id, left.state if left.state.over else JobState.FAILED, reason)
-    return True
+    end = left.state if left.state.over else JobState.FAILED
+    return _close(connection, hold, end, reason)
 
 
 def _why_dead(connection: Connection, job_id: int, dead: int) -> str:
@@ -222,14 +200,21 @@ def _why_dead(connection: Connection, job_id: int, dead: int) -> str:
     return f"{total}{some}: {worst.last_error}"
 
 
-def _close(connection: Connection, job_id: int, end: JobState, reason: str | None) -> None:
-    """Writes the end of a job; what failed or was cancelled keeps the reason that it has."""
-    statement = text("""
-        UPDATE jobs SET state = :state, closed_at = now(), finisher = NULL,
-               finisher_until = NULL, finished_at = coalesce(finished_at, now()),
+def _close(connection: Connection, hold: Hold, end: JobState, reason: str | None) -> bool:
+    """Writes the end of a job whose row is locked; what failed or was cancelled keeps the reason that it
+    has. False where the hold is lost.
+    """
+    statement = text(f"""
+        UPDATE jobs SET state = :state, closed_at = now(),
+               finished_at = coalesce(finished_at, now()),
                reason = CASE WHEN state IN ('failed', 'cancelled') THEN reason
                              ELSE :reason END
-        WHERE id = :id AND closed_at IS NULL
+        WHERE id = :id AND closed_at IS NULL AND {holds.held(Kind.FINISH, "id")}
     """)
-    connection.execute(statement, {"id": job_id, "state": end, "reason": reason})
+    job_id = int(hold.subject)
+    given = {"id": job_id, "state": end, "reason": reason, "token": hold.token}
+    if not connection.execute(statement, given).rowcount:
+        return False
     tenant_costs.count(connection, job_id)
+    holds.release(connection, hold)
+    return True

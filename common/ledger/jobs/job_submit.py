@@ -10,7 +10,6 @@ from sqlalchemy import text
 
 from nightshift.common.descriptor import Descriptor, SourceFile
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import schema
 from nightshift.common.ledger.connection import Connection, lift_time_limit
 from nightshift.common.ledger.jobs.job_roots import UNBOUND, Admitted
 from nightshift.common.spec import STORED, JobSpec
@@ -46,9 +45,6 @@ SUBMIT_LOCK = 0x7375626D
 
 OUTPUT_LOCK = 0x6F757470
 """The same of the lock of an output directory ('outp')."""
-
-SCHEMA_OF_ARRANGED = 21
-"""The migration that code must know once a job is arranged: older code would read other rows."""
 
 COPY_BATCHES = """
     COPY batches (job_id, seq, file_index, rows, row_count, locator_row, byte_offset, byte_length)
@@ -138,8 +134,6 @@ def insert_files(
     """Input files of a job, numbered from `first_file` on."""
     names = ("uri", "format", "size", "fingerprint", "rows", "first_row", "arranged")
     columns = {name: [getattr(file, name) for file in files] for name in names}
-    if any(columns["arranged"]):
-        schema.require(connection, SCHEMA_OF_ARRANGED)
     connection.execute(INSERT_FILES, {"job_id": job_id, "first_file": first_file, **columns})
 
 

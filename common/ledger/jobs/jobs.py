@@ -10,7 +10,7 @@ from sqlalchemy import RowMapping, text
 
 from nightshift.common.descriptor import SourceFile
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import schema
+from nightshift.common.ledger import holds
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import job_roots, judged
@@ -311,10 +311,10 @@ def reopen(connection: Connection, job_id: int) -> None:
     if not _move(connection, job_id, JobState.RUNNING):
         raise _impossible(job_id, state, JobState.RUNNING)
     opened = text("""
-        UPDATE jobs SET finished_at = NULL, closed_at = NULL, finisher = NULL,
-               finisher_until = NULL, reason = NULL WHERE id = :id
+        UPDATE jobs SET finished_at = NULL, closed_at = NULL, reason = NULL WHERE id = :id
     """)
     connection.execute(opened, {"id": job_id})
+    holds.end(connection, holds.Kind.FINISH, job_id)
     # Finish may have swept the part that a late owner wrote while the job was over: that owner must
     # not commit it now.
     leasing.take_owners(connection, job_id)
@@ -350,13 +350,7 @@ def fix_resolved(
     """)
     given = {"id": job_id, "resolved": json.dumps(resolved)}
     held: dict[str, Any] = connection.scalar(statement, given)
-    if any(held.values()):
-        schema.require(connection, SINCE_RESOLVED)
     return held
-
-
-SINCE_RESOLVED = 30
-"""The migration since which workers part answers from thoughts."""
 
 
 def _control(connection: Connection, job_id: int, to: JobState, reason: str | None = None) -> None:

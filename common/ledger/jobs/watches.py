@@ -7,7 +7,9 @@ from typing import Literal
 
 from sqlalchemy import text
 
+from nightshift.common.ledger import holds
 from nightshift.common.ledger.connection import Connection, Row
+from nightshift.common.ledger.holds import Hold, Kind
 
 FileState = Literal["waiting", "refused", "changed", "gone"]
 """A new file that waits for a second equal look; a new one that does not fit; a planned one that
@@ -36,23 +38,23 @@ class UnplannedFile:
 
 @dataclass(frozen=True, slots=True)
 class DueLook:
-    """A look that this process makes now; `now` is Postgres's time."""
+    """A look that this process makes now, and has to itself; `now` is Postgres's time."""
 
+    hold: Hold
     job_id: int
     every_seconds: int
     now: datetime
     listing: str | None
 
 
-TAKE_DUE = text("""
+TAKE_DUE = text(f"""
     WITH due AS (
         SELECT w.job_id FROM job_watches w JOIN jobs j ON j.id = w.job_id
-        WHERE w.next_look_at <= now() AND (w.looking_until IS NULL OR w.looking_until < now())
+        WHERE w.next_look_at <= now() AND {holds.free(Kind.LOOK, "w.job_id")}
           AND j.state IN ('running', 'paused', 'completed')
         ORDER BY w.next_look_at LIMIT 1 FOR UPDATE OF w SKIP LOCKED
     )
-    UPDATE job_watches w SET looking_until = now() + make_interval(secs => :hold),
-           next_look_at = now() + make_interval(secs => w.every_seconds)
+    UPDATE job_watches w SET next_look_at = now() + make_interval(secs => w.every_seconds)
     FROM due WHERE w.job_id = due.job_id
     RETURNING w.job_id, w.every_seconds, now() AS now, w.listing
 """)
@@ -88,6 +90,7 @@ def start(connection: Connection, job_id: int, every_seconds: int) -> bool:
 def stop(connection: Connection, job_id: int) -> bool:
     """Ends the watch of a job; False where there was none. The job closes when its rows are done."""
     connection.execute(text("DELETE FROM unplanned_files WHERE job_id = :id"), {"id": job_id})
+    holds.end(connection, Kind.LOOK, job_id)
     statement = text("DELETE FROM job_watches WHERE job_id = :id")
     return connection.execute(statement, {"id": job_id}).rowcount > 0
 
@@ -104,32 +107,42 @@ def status(connection: Connection, job_id: int) -> Row | None:
     return connection.execute(statement, {"id": job_id}).mappings().one_or_none()
 
 
-def take_due(connection: Connection, hold_seconds: float) -> DueLook | None:
-    """Takes the look that is most overdue for `hold_seconds`; None where none is due."""
-    found = connection.execute(TAKE_DUE, {"hold": hold_seconds}).mappings().one_or_none()
-    return None if found is None else DueLook(**found)
+def take_due(connection: Connection, reaper: str) -> DueLook | None:
+    """Takes the look that is most overdue; None where none is due."""
+    found = connection.execute(TAKE_DUE).mappings().one_or_none()
+    hold = None if found is None else holds.take(connection, Kind.LOOK, found["job_id"], reaper)
+    return None if found is None or hold is None else DueLook(hold, **found)
+
+
+def is_looking(connection: Connection, hold: Hold) -> bool:
+    """Locks the row of a watch; whether this look is still the one that may write. False where the watch
+    has ended.
+    """
+    statement = text("SELECT true FROM job_watches WHERE job_id = :id FOR UPDATE")
+    there = connection.scalar(statement, {"id": int(hold.subject)})
+    return there is not None and holds.is_held(connection, hold)
 
 
 def end_look(
     connection: Connection,
-    job_id: int,
+    hold: Hold,
     *,
     files: int | None,
     listing: str | None,
     error: str | None,
 ) -> None:
     """Writes what became of a look: how many `files` were listed, and the hash of their `listing`; or
-    the `error` for which it came to nothing.
+    the `error` for which it came to nothing. Nothing where another reaper looks by now.
     """
-    statement = text("""
-        UPDATE job_watches SET looking_until = NULL, error = :error, listing = :listing,
+    statement = text(f"""
+        UPDATE job_watches SET error = :error, listing = :listing,
                looked_at = CASE WHEN CAST(:error AS text) IS NULL THEN now() ELSE looked_at END,
                files_listed = coalesce(CAST(:files AS bigint), files_listed)
-        WHERE job_id = :id
+        WHERE job_id = :id AND {holds.held(Kind.LOOK, "job_id")}
     """)
-    connection.execute(
-        statement, {"id": job_id, "files": files, "listing": listing, "error": error}
-    )
+    found = {"files": files, "listing": listing, "error": error}
+    connection.execute(statement, {"id": int(hold.subject), "token": hold.token, **found})
+    holds.release(connection, hold)
 
 
 def planned_facts(connection: Connection, job_id: int, uris: Sequence[str]) -> dict[str, Facts]:

@@ -17,15 +17,16 @@ from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats.jsonl.lines import is_blank, parse_line
 from nightshift.common.formats.jsonl.openai_batch import id_of
 from nightshift.common.ledger import Connection, Ledger
+from nightshift.common.ledger.holds import Hold
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
+from nightshift.producer.reaper.renewal import Renewed, renewed
 from nightshift.producer.results import openai_batch_results, part_files
 from nightshift.producer.results.collect import rows_for
 from nightshift.producer.serve import store_layout
 from nightshift.producer.serve.api_batches.batch_file import Problem
-from nightshift.producer.serve.api_batches.hold import HOLD_SECONDS, Hold, held
 from nightshift.producer.serve.hidden_paths import Hidden
 from nightshift.producer.serve.ledger import (
     api_batch_steps,
@@ -91,16 +92,17 @@ def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
     has failed; a retry of the batch writes the files once somebody has brought them back.
     """
     with ledger.transaction() as connection:
-        batch = api_batch_steps.take_ended(connection, who, HOLD_SECONDS)
-        if batch is None:
+        taken = api_batch_steps.take_ended(connection, who)
+        if taken is None:
             return False
+        batch, hold = taken
         job = jobs.get(connection, batch.job_id)
         told = api_batch_steps.ends_as(connection, batch.id)
         progress = None if job is None else jobs.progress(connection, job.id)
     if job is None or progress is None:
         gone = [Problem("job_deleted", "the job of the batch was deleted").as_json]
         with suppress(LeaseLost):
-            _end(ledger, batch, who, told or BatchStatus.FAILED, (), gone, {}, None)
+            _end(ledger, batch, hold, told or BatchStatus.FAILED, (), gone, {}, None)
         return True
     over = progress["rows_done"] + progress["rows_failed"]
     status = ended_as(told, job.state, every_row_over=over == progress["rows_total"])
@@ -111,15 +113,14 @@ def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
         with _result_files(ledger, settings, batch) as results:
             _write(
                 ledger,
-                who,
-                batch,
+                hold,
                 job,
                 status,
                 progress["rows_total"],
                 results,
                 Hidden(settings).text,
             )
-            _end(ledger, batch, who, status, results, errors, dict(progress), job)
+            _end(ledger, batch, hold, status, results, errors, dict(progress), job)
     except LeaseLost as lost:
         log.info("batch_left", batch=batch.id, why=str(lost))
     except Permanent as error:
@@ -129,7 +130,7 @@ def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
         lost_results = [Problem("results_lost", f"the results cannot be read: {error}").as_json]
         ended = told or BatchStatus.FAILED
         with suppress(LeaseLost):
-            _end(ledger, batch, who, ended, (), lost_results, dict(progress), job)
+            _end(ledger, batch, hold, ended, (), lost_results, dict(progress), job)
     else:
         log.info("batch_ended", batch=batch.id, status=str(status))
     return True
@@ -137,8 +138,7 @@ def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
 
 def _write(
     ledger: Ledger,
-    who: str,
-    batch: Batch,
+    hold: Hold,
     job: Job,
     status: BatchStatus,
     rows_total: int,
@@ -153,17 +153,22 @@ def _write(
 
     def fill(to_answers: BinaryIO, to_errors: BinaryIO) -> None:
         _, rows = rows_for(ledger, job, [], partial=True, force=True)
-        noted = _noted(part_files.read_ahead(rows), answered, answers, hold)
+        noted = _noted(part_files.read_ahead(rows), answered, answers, work)
         for line, is_answer in openai_batch_results.lines(job, noted, hide):
             if is_answer:
                 answers.write(to_answers, line)
             else:
                 errors.write(to_errors, line)
         if status in NEVER_RAN and not answered.all():
-            for line in _never_ran(job, answered, *NEVER_RAN[status], hold):
+            for line in _never_ran(job, answered, *NEVER_RAN[status], work):
                 errors.write(to_errors, line)
 
-    with held(ledger, batch.id, who, (answers.id, errors.id)) as hold:
+    def touch(connection: Connection) -> None:
+        """The files which are written are wanted."""
+        for file in results:
+            files.touch(connection, file.id)
+
+    with renewed(ledger, hold, touch) as work:
         storage.write_streamed(
             answers.uri,
             lambda to_answers: storage.write_streamed(
@@ -178,7 +183,7 @@ def _write(
 def _end(
     ledger: Ledger,
     batch: Batch,
-    who: str,
+    hold: Hold,
     status: BatchStatus,
     results: tuple[ResultFile, ...],
     errors: list[dict[str, Any]] | None,
@@ -208,8 +213,7 @@ def _end(
         failed = kinds["error"].lines if results else 0
         ended = api_batch_steps.end(
             connection,
-            batch.id,
-            who,
+            hold,
             status,
             written=bool(results),
             output_file_id=shown.get("output"),
@@ -282,7 +286,7 @@ def _noted(
     records: Iterator[pa.RecordBatch],
     answered: NDArray[np.bool_],
     answers: "ResultFile",
-    hold: Hold,
+    work: Renewed,
 ) -> Iterator[pa.RecordBatch]:
     """The same rows; notes which have an outcome, and the tokens of thoughts."""
     rows = 0
@@ -291,13 +295,13 @@ def _noted(
         answered[batch.column("row_index").to_numpy()] = True
         rows += batch.num_rows
         if rows >= ROWS_A_CHECK:
-            hold.check()
+            work.check()
             rows = 0
         yield batch
 
 
 def _never_ran(
-    job: Job, answered: NDArray[np.bool_], code: str, message: str, hold: Hold
+    job: Job, answered: NDArray[np.bool_], code: str, message: str, work: Renewed
 ) -> Iterator[bytes]:
     """Lines of the rows without an outcome; their ids are read from the input."""
     requests = (
@@ -305,7 +309,7 @@ def _never_ran(
     )
     for row_index, text in enumerate(requests):
         if row_index % ROWS_A_CHECK == ROWS_A_CHECK - 1:
-            hold.check()
+            work.check()
         if row_index < len(answered) and not answered[row_index]:
             yield openai_batch_results.error_line(job, row_index, _id(text), code, message)
 

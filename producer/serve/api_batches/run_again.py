@@ -2,13 +2,10 @@
 
 from dataclasses import dataclass
 
-from nightshift.common.ledger import Connection
-from nightshift.producer.serve.ledger import api_batch_retry, api_batch_steps
+from nightshift.common.ledger import Connection, holds
+from nightshift.producer.serve.ledger import api_batch_retry
 from nightshift.producer.serve.ledger.api_batch_retry import Reopened
 from nightshift.producer.serve.ledger.api_batches import BatchStatus
-
-HOLD_SECONDS = 60.0
-"""How long the batch stays out of reapers' hands after each piece of rows that is put back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +23,14 @@ class RetriedBatch:
 
     def keep(self, connection: Connection) -> None:
         """No reaper finalizes the batch while rows are put back."""
-        api_batch_steps.keep(connection, self.batch.id, api_batch_retry.WHO, HOLD_SECONDS)
+        holds.renew(connection, self.batch.hold)
 
     def let_go(self, connection: Connection) -> None:
         """From now on a reaper may finalize the batch."""
-        api_batch_retry.let_go(connection, self.batch.id)
+        api_batch_retry.let_go(connection, self.batch.hold)
 
 
 def run_again(connection: Connection, job_id: int) -> RetriedBatch | None:
     """The batch of a job, reopened; None where the job has none. Raises what the reopening raises."""
-    found = api_batch_retry.reopen(connection, job_id, HOLD_SECONDS)
+    found = api_batch_retry.reopen(connection, job_id)
     return None if found is None else RetriedBatch(found)

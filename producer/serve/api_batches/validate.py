@@ -8,8 +8,10 @@ import structlog
 from nightshift.common.errors import BadInput, LeaseLost, Retryable
 from nightshift.common.formats.jsonl.lines import MOST_LINE_BYTES
 from nightshift.common.ledger import Connection, Ledger, audit_log
+from nightshift.common.ledger.holds import Hold
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
+from nightshift.producer.reaper.renewal import Renewed, renewed
 from nightshift.producer.serve import model_table, store_layout
 from nightshift.producer.serve.api_batches.batch_file import (
     FileFacts,
@@ -17,7 +19,6 @@ from nightshift.producer.serve.api_batches.batch_file import (
     Problem,
     read,
 )
-from nightshift.producer.serve.api_batches.hold import HOLD_SECONDS, Hold, held
 from nightshift.producer.serve.ledger import (
     api_batch_steps,
     files,
@@ -43,13 +44,14 @@ def validate_once(ledger: Ledger, settings: Settings, who: str) -> bool:
     Raises Retryable on outages: the batch is taken again when its time is over.
     """
     with ledger.transaction() as connection:
-        batch = api_batch_steps.take_validating(connection, who, HOLD_SECONDS)
-        if batch is None:
+        taken = api_batch_steps.take_validating(connection, who)
+        if taken is None:
             return False
+        batch, hold = taken
         file = files.get(connection, batch.tenant, batch.input_file_id)
     try:
-        with held(ledger, batch.id, who) as hold:
-            problem = _validate(ledger, settings, who, batch, file, hold)
+        with renewed(ledger, hold) as work:
+            problem = _validate(ledger, settings, batch, file, work)
     except LeaseLost as lost:
         log.info("batch_left", batch=batch.id, why=str(lost))
         return True
@@ -64,13 +66,13 @@ def validate_once(ledger: Ledger, settings: Settings, who: str) -> bool:
         problem = [Problem("server_error", "the server failed; its log says why").as_json]
     if problem:
         with ledger.transaction() as connection:
-            api_batch_steps.refuse(connection, batch.id, who, problem)
+            api_batch_steps.refuse(connection, hold, problem)
         log.info("batch_refused", batch=batch.id, why=problem[0]["message"])
     return True
 
 
 def _validate(
-    ledger: Ledger, settings: Settings, who: str, batch: Batch, file: File | None, hold: Hold
+    ledger: Ledger, settings: Settings, batch: Batch, file: File | None, work: Renewed
 ) -> list[dict[str, Any]]:
     """Makes the job of a batch; returns what is wrong with it otherwise."""
     if file is None:
@@ -86,7 +88,7 @@ def _validate(
     if not file.bytes:
         return [Problem("empty_file", "the file is empty").as_json]
     facts = read(
-        lambda: _lines(file.uri, hold),
+        lambda: _lines(file.uri, work),
         batch.endpoint,
         limits,
         skip=batch.options.get("on_bad_line") == "skip",
@@ -103,8 +105,8 @@ def _validate(
         tenant = tenants.get(connection, batch.tenant)
     if tenant is not None and (why := tenant_limits.place_refusal(tenant, spec)):
         return [Problem("not_allowed", why).as_json]
-    hold.check()
-    return _begin(ledger, settings, who, batch, spec, facts)
+    work.check()
+    return _begin(ledger, settings, work.hold, batch, spec, facts)
 
 
 def _table(settings: Settings) -> ModelTable:
@@ -116,7 +118,7 @@ def _table(settings: Settings) -> ModelTable:
 
 
 def _begin(
-    ledger: Ledger, settings: Settings, who: str, batch: Batch, spec: JobSpec, facts: FileFacts
+    ledger: Ledger, settings: Settings, hold: Hold, batch: Batch, spec: JobSpec, facts: FileFacts
 ) -> list[dict[str, Any]]:
     assert facts.model is not None
     model = facts.model
@@ -126,8 +128,7 @@ def _begin(
         _check_quota(connection, batch.tenant, facts, job_id)
         begun = api_batch_steps.begin(
             connection,
-            batch.id,
-            who,
+            hold,
             job_id=job_id,
             model=model,
             rows=facts.rows,
@@ -189,8 +190,8 @@ def _spec(settings: Settings, batch: Batch, file: File, model: ServedModel) -> J
     )
 
 
-def _lines(uri: str, hold: Hold) -> Iterator[tuple[int, bytes]]:
+def _lines(uri: str, work: Renewed) -> Iterator[tuple[int, bytes]]:
     for number, text in enumerate(convert.lines(uri, MOST_LINE_BYTES), 1):
         if number % LINES_A_CHECK == 0:
-            hold.check()
+            work.check()
         yield number, text

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from sqlalchemy import text
 
 from nightshift.common.errors import BadInput
+from nightshift.common.ledger import holds
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.holds import Hold, Kind
 from nightshift.common.ledger.jobs import deadlines
 from nightshift.producer.serve.ledger import api_batch_steps, files, quotas
 from nightshift.producer.serve.ledger.api_batches import BatchStatus
@@ -29,35 +31,27 @@ REOPEN = text("""
                           ELSE now() + CAST(completion_window AS interval) END,
         reserved_rows = CASE WHEN :is_over THEN :rows ELSE reserved_rows END,
         reserved_tokens = CASE WHEN :is_over THEN :tokens ELSE reserved_tokens END,
-        errors = NULL, finalizing_at = NULL, completed_at = NULL, failed_at = NULL, ends_as = NULL,
-        held_by = :who, held_until = now() + make_interval(secs => :hold)
+        errors = NULL, finalizing_at = NULL, completed_at = NULL, failed_at = NULL, ends_as = NULL
     WHERE id = :id
 """)
 """The batch runs again; no reaper takes it meanwhile, and one that writes its results loses it. Its files
 of results stay until there are new ones.
 """
 
-HELD = text("SELECT id FROM api_batches WHERE id = :id AND held_by = :who")
-
-LET_GO = text("""
-    UPDATE api_batches SET held_by = NULL, held_until = NULL WHERE id = :id AND held_by = :who
-    RETURNING state, job_id, expires_at
-""")
-"""From now on a reaper may finalize the batch."""
+OF_BATCH = text("SELECT state, job_id, expires_at FROM api_batches WHERE id = :id FOR UPDATE")
 
 
 @dataclass(frozen=True, slots=True)
 class Reopened:
     """A batch whose job's rows are put back, and the state that the batch had."""
 
-    id: str
+    hold: Hold
     before: BatchStatus
 
 
-def reopen(connection: Connection, job_id: int, hold_seconds: float) -> Reopened | None:
+def reopen(connection: Connection, job_id: int) -> Reopened | None:
     """The batch of a job, over or being finalized before, runs again with a window as long as its first;
-    None where the job has no such batch. No reaper finalizes the batch for `hold_seconds`, in which its
-    rows are put back. BadInput where its input was deleted. The caller locks the job later, if at all: batches come before their jobs.
+    None where the job has no such batch. No reaper finalizes the batch while its rows are put back. BadInput where its input was deleted. The caller locks the job later, if at all: batches come before their jobs.
     """
     found = connection.execute(LOCK, {"job_id": job_id}).one_or_none()
     if found is None:
@@ -71,23 +65,25 @@ def reopen(connection: Connection, job_id: int, hold_seconds: float) -> Reopened
     rows, tokens = quotas.again(connection, job_id)
     given = {"id": found.id, "runs": before is BatchStatus.IN_PROGRESS, "is_over": before.over}
     asked = {"rows": rows, "tokens": tokens}
-    connection.execute(REOPEN, {**given, **asked, "who": WHO, "hold": hold_seconds})
-    return Reopened(found.id, before)
+    connection.execute(REOPEN, {**given, **asked})
+    hold = holds.take(connection, Kind.API_BATCH, found.id, WHO, over=True)
+    assert hold is not None
+    return Reopened(hold, before)
 
 
 def goes_on(connection: Connection, id: str) -> bool:
     """Whether somebody has begun to put rows of the batch back, and has not said that all of them are."""
-    found = connection.scalar(HELD, {"id": id, "who": WHO})
-    return found is not None
+    return holds.has(connection, Kind.API_BATCH, id, WHO)
 
 
-def let_go(connection: Connection, id: str) -> None:
-    """The rows of a batch that was reopened are put back, and its job has its deadline; if the end of the
-    batch was asked for meanwhile, its job is cancelled.
+def let_go(connection: Connection, hold: Hold) -> None:
+    """The rows of a batch that was reopened are put back, and its job has its deadline: from now on a reaper
+    may finalize the batch. If the end of the batch was asked for meanwhile, its job is cancelled.
     """
-    found = connection.execute(LET_GO, {"id": id, "who": WHO}).one_or_none()
-    if found is None:
+    found = connection.execute(OF_BATCH, {"id": hold.subject}).one_or_none()
+    if found is None or not holds.is_held(connection, hold):
         return
+    holds.release(connection, hold)
     if found.state == BatchStatus.IN_PROGRESS:
         deadlines.set_finish_by(connection, found.job_id, found.expires_at)
     else:

@@ -1,7 +1,7 @@
 """The way of a batch of the OpenAI API: taken by a reaper, begun as a job, refused, expired, ended.
 
-A reaper has a batch under a lease (`held_by`, `held_until`), which saves work; what protects a batch
-is that each step names the state that it leaves and the reaper that holds it.
+A reaper has a batch under a hold, which saves work; what protects a batch is that each step names the
+state that it leaves and the token of the hold, under the lock of the batch's row.
 """
 
 import json
@@ -10,7 +10,9 @@ from typing import Any
 
 from sqlalchemy import text
 
+from nightshift.common.ledger import holds
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.holds import Hold, Kind
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.text import storable
 from nightshift.producer.serve.ledger import outbox
@@ -21,23 +23,22 @@ from nightshift.producer.serve.ledger.api_batches import (
     as_batch,
 )
 
-TAKE_VALIDATING = text(
-    """
-    UPDATE api_batches SET held_by = :who, held_until = now() + make_interval(secs => :hold)
+FREE = holds.free(Kind.API_BATCH, "b.id")
+HELD = holds.held(Kind.API_BATCH, "id")
+
+TAKE_VALIDATING = text(f"""
+    SELECT {COLUMNS} FROM api_batches
     WHERE id = (SELECT b.id
                 FROM api_batches b JOIN (
                     SELECT tenant, random() AS turn FROM api_batches WHERE state = 'validating'
                     GROUP BY tenant) t USING (tenant)
-                WHERE b.state = 'validating' AND (b.held_until IS NULL OR b.held_until < now())
+                WHERE b.state = 'validating' AND {FREE}
                 ORDER BY t.turn, b.seq LIMIT 1 FOR UPDATE OF b SKIP LOCKED)
-    RETURNING """
-    + COLUMNS
-)
+""")
 """The oldest batch whose file nobody reads, of one tenant by lot: nobody waits for all batches of another."""
 
-TAKE_ENDED = text(
-    """
-    UPDATE api_batches SET held_by = :who, held_until = now() + make_interval(secs => :hold),
+TAKE_ENDED = text(f"""
+    UPDATE api_batches SET
         state = CASE state WHEN 'in_progress' THEN 'finalizing' ELSE state END,
         finalizing_at = CASE state WHEN 'cancelling' THEN finalizing_at
                                    ELSE coalesce(finalizing_at, now()) END
@@ -48,33 +49,25 @@ TAKE_ENDED = text(
                     GROUP BY tenant) t ON t.tenant = b.tenant
                 WHERE b.state IN ('in_progress', 'finalizing', 'cancelling')
                   AND (j.id IS NULL OR j.closed_at IS NOT NULL)
-                  AND (b.held_until IS NULL OR b.held_until < now())
-                ORDER BY t.turn, b.held_until NULLS FIRST, b.seq LIMIT 1
+                  AND {FREE}
+                ORDER BY t.turn, {holds.tried_at(Kind.API_BATCH, "b.id")} NULLS FIRST, b.seq LIMIT 1
                 FOR UPDATE OF b SKIP LOCKED)
-    RETURNING """
-    + COLUMNS
-)
+    RETURNING {COLUMNS}
+""")
 """A batch whose job is over, files included, and whose results nobody writes; of one tenant by lot."""
 
-KEEP = text("""
-    UPDATE api_batches SET held_until = now() + make_interval(secs => :hold)
-    WHERE id = :id AND held_by = :who
-""")
-"""Holds a batch for longer."""
-
-BEGIN = text("""
+BEGIN = text(f"""
     UPDATE api_batches SET state = 'in_progress', in_progress_at = now(), job_id = :job_id,
         model = :model, rows_total = :rows, reserved_rows = :rows, reserved_tokens = :tokens,
-        estimated_tokens = :tokens,
-        held_by = NULL, held_until = NULL
-    WHERE id = :id AND state = 'validating' AND held_by = :who
+        estimated_tokens = :tokens
+    WHERE id = :id AND state = 'validating' AND {HELD}
 """)
 """The file is good: the batch is a job from now on."""
 
-REFUSE = text("""
+REFUSE = text(f"""
     UPDATE api_batches SET state = 'failed', failed_at = now(), errors = CAST(:errors AS jsonb),
-        rows_total = :rows, model = :model, held_by = NULL, held_until = NULL
-    WHERE id = :id AND state = 'validating' AND held_by = :who
+        rows_total = :rows, model = :model
+    WHERE id = :id AND state = 'validating' AND {HELD}
 """)
 """The file is bad: nothing runs."""
 
@@ -87,22 +80,22 @@ EXPIRED = text("""
 """)
 """Open batches whose time is over, and whose rows are not."""
 
-TOLD_TO_END = text("""
+TOLD_TO_END = text(f"""
     SELECT b.id, b.job_id FROM api_batches b JOIN jobs j ON j.id = b.job_id
     WHERE b.state IN ('finalizing', 'cancelling') AND b.ends_as IS NOT NULL
-      AND j.state IN ('running', 'paused') AND (b.held_until IS NULL OR b.held_until < now())
+      AND j.state IN ('running', 'paused') AND {FREE}
     ORDER BY b.seq LIMIT :most FOR UPDATE OF b SKIP LOCKED
 """)
 """Batches that were cancelled or have expired, and whose job runs all the same: somebody who put its rows
 back has died before he saw that.
 """
 
-END = text("""
+END = text(f"""
     WITH before AS (
         UPDATE api_files SET state = 'deleted', touched_at = '-infinity'
         WHERE :written AND state = 'ready' AND id IN (
             SELECT unnest(ARRAY[output_file_id, error_file_id]) FROM api_batches
-            WHERE id = :id AND state IN ('finalizing', 'cancelling') AND held_by = :who)
+            WHERE id = :id AND state IN ('finalizing', 'cancelling') AND {HELD})
     )
     UPDATE api_batches SET state = :state,
         output_file_id = CASE WHEN :written THEN :output_file_id ELSE output_file_id END,
@@ -110,38 +103,31 @@ END = text("""
         rows_completed = CASE WHEN :written THEN :completed ELSE rows_completed END,
         rows_failed = :failed,
         usage = CAST(:usage AS jsonb), errors = coalesce(CAST(:errors AS jsonb), errors),
-        reserved_rows = 0, reserved_tokens = 0, held_by = NULL, held_until = NULL,
+        reserved_rows = 0, reserved_tokens = 0,
         completed_at = CASE :state WHEN 'completed' THEN now() END,
         failed_at = CASE :state WHEN 'failed' THEN now() END,
         expired_at = CASE :state WHEN 'expired' THEN now() END,
         cancelled_at = CASE :state WHEN 'cancelled' THEN now() END
-    WHERE id = :id AND state IN ('finalizing', 'cancelling') AND held_by = :who
+    WHERE id = :id AND state IN ('finalizing', 'cancelling') AND {HELD}
 """)
 """The batch is over; what it had reserved is free. New files of results take the place of those that a
 retry has left.
 """
 
 
-def take_validating(connection: Connection, who: str, hold_seconds: float) -> Batch | None:
+def take_validating(connection: Connection, who: str) -> tuple[Batch, Hold] | None:
     """Takes the oldest batch whose file wants to be read; None where there is none."""
-    return _taken(connection, TAKE_VALIDATING, who, hold_seconds)
+    return _taken(connection, TAKE_VALIDATING, who)
 
 
-def take_ended(connection: Connection, who: str, hold_seconds: float) -> Batch | None:
+def take_ended(connection: Connection, who: str) -> tuple[Batch, Hold] | None:
     """Takes a batch whose job is closed, or deleted; from now on it is finalizing, or cancelling."""
-    return _taken(connection, TAKE_ENDED, who, hold_seconds)
-
-
-def keep(connection: Connection, id: str, who: str, hold_seconds: float) -> bool:
-    """Holds a batch for longer; False where another reaper has it."""
-    given = {"id": id, "who": who, "hold": hold_seconds}
-    return connection.execute(KEEP, given).rowcount == 1
+    return _taken(connection, TAKE_ENDED, who)
 
 
 def begin(
     connection: Connection,
-    id: str,
-    who: str,
+    hold: Hold,
     *,
     job_id: int,
     model: str,
@@ -151,24 +137,23 @@ def begin(
     """The batch is this job from now on; False where the batch is not validating any more, or is held
     by another: then the job must not be.
     """
-    given = {"id": id, "who": who, "job_id": job_id, "model": model, "rows": rows}
-    return connection.execute(BEGIN, {**given, "tokens": tokens}).rowcount == 1
+    given = {"job_id": job_id, "model": model, "rows": rows, "tokens": tokens}
+    return _last_write(connection, BEGIN, hold, given)
 
 
 def refuse(
     connection: Connection,
-    id: str,
-    who: str,
+    hold: Hold,
     errors: Sequence[Mapping[str, Any]],
     *,
     rows: int = 0,
     model: str | None = None,
 ) -> bool:
     """The batch failed for these errors, and nothing of it runs; False as `begin`."""
-    given = {"id": id, "who": who, "errors": json.dumps(storable(list(errors))), "rows": rows}
-    refused = connection.execute(REFUSE, {**given, "model": model}).rowcount == 1
+    given = {"errors": json.dumps(storable(list(errors))), "rows": rows, "model": model}
+    refused = _last_write(connection, REFUSE, hold, given)
     if refused:
-        outbox.write(connection, id)
+        outbox.write(connection, hold.subject)
     return refused
 
 
@@ -183,6 +168,7 @@ def expire(connection: Connection, most: int) -> list[str]:
                 UPDATE api_batches SET state = 'expired', expired_at = now() WHERE id = :id
             """)
             connection.execute(statement, {"id": batch.id})
+            holds.end(connection, Kind.API_BATCH, batch.id)
             outbox.write(connection, batch.id)
             continue
         statement = text("""
@@ -210,11 +196,11 @@ def cancel(connection: Connection, batch: Batch) -> None:
     """
     if batch.job_id is None:
         statement = text("""
-            UPDATE api_batches SET state = 'cancelled', cancelling_at = now(), cancelled_at = now(),
-                held_by = NULL, held_until = NULL
+            UPDATE api_batches SET state = 'cancelled', cancelling_at = now(), cancelled_at = now()
             WHERE id = :id
         """)
         connection.execute(statement, {"id": batch.id})
+        holds.end(connection, Kind.API_BATCH, batch.id)
         outbox.write(connection, batch.id)
         return
     statement = text("""
@@ -227,8 +213,7 @@ def cancel(connection: Connection, batch: Batch) -> None:
 
 def end(
     connection: Connection,
-    id: str,
-    who: str,
+    hold: Hold,
     state: BatchStatus,
     *,
     written: bool,
@@ -243,8 +228,6 @@ def end(
     where it is not being finalized by this reaper.
     """
     given = {
-        "id": id,
-        "who": who,
         "state": str(state),
         "written": written,
         "output_file_id": output_file_id,
@@ -254,9 +237,9 @@ def end(
         "usage": json.dumps(usage),
         "errors": None if errors is None else json.dumps(storable(list(errors))),
     }
-    ended = connection.execute(END, given).rowcount == 1
+    ended = _last_write(connection, END, hold, given)
     if ended:
-        outbox.write(connection, id)
+        outbox.write(connection, hold.subject)
     return ended
 
 
@@ -272,7 +255,24 @@ def cancel_job(connection: Connection, job_id: int) -> None:
         jobs.cancel(connection, job_id)
 
 
-def _taken(connection: Connection, statement: Any, who: str, hold_seconds: float) -> Batch | None:
-    given = {"who": who, "hold": hold_seconds}
-    row = connection.execute(statement, given).mappings().one_or_none()
-    return None if row is None else as_batch(row)
+def _taken(connection: Connection, statement: Any, who: str) -> tuple[Batch, Hold] | None:
+    row = connection.execute(statement).mappings().one_or_none()
+    if row is None:
+        return None
+    batch = as_batch(row)
+    hold = holds.take(connection, Kind.API_BATCH, batch.id, who)
+    return None if hold is None else (batch, hold)
+
+
+def _last_write(
+    connection: Connection, statement: Any, hold: Hold, given: Mapping[str, object]
+) -> bool:
+    """What a reaper writes of its batch, and gives the batch back; False where the batch is another's."""
+    # Locked first: the statement sees who has the batch from then on.
+    lock = text("SELECT id FROM api_batches WHERE id = :id FOR UPDATE")
+    connection.execute(lock, {"id": hold.subject})
+    written = {**given, "id": hold.subject, "token": hold.token}
+    if connection.execute(statement, written).rowcount != 1:
+        return False
+    holds.release(connection, hold)
+    return True
