@@ -44,7 +44,7 @@ def read(output_uri: str) -> Owner | None:
 
 def refuse_foreign(output_uri: str, wanted: Owner, job_id: int) -> bool:
     """BadInput where the directory of a known job belongs to somebody else by now; False where no
-    marker says whom it belongs to, as in the directory of an older release.
+    marker says whom it belongs to.
     """
     found = read(output_uri)
     if found not in (None, wanted):

@@ -15,12 +15,17 @@ if TYPE_CHECKING:
 SCHEMA = 31
 """The newest migration that this code knows, as a number."""
 
+FIRST = 22
+"""The first step: what the tables of before were like, no code knows any more."""
+
 MIGRATION_LOCK = 0x6E69676874
 """Advisory lock held while migrating, so that two migrations do not run at once ('night')."""
 
 
 def migrate(ledger: Ledger) -> int:
-    """Migrates the tables to this code and leaves newer ones alone; returns their version."""
+    """Migrates the tables to this code and leaves newer ones alone; returns their version. SchemaMismatch
+    for tables from before FIRST.
+    """
     # Imported here alone: every other process starts a third of a second sooner without alembic.
     from alembic import command
 
@@ -31,6 +36,7 @@ def migrate(ledger: Ledger) -> int:
         config = _config()
         config.attributes["connection"] = connection
         found = _found(connection)
+        _refuse_older(ledger, found)
         if found is not None and int(found) > SCHEMA:
             return int(found)
         command.upgrade(config, "head")
@@ -48,6 +54,7 @@ def check(ledger: Ledger) -> None:
             raise SchemaMismatch(
                 f"the database {ledger.place} has no Nightshift tables: run `nightshift migrate`"
             )
+        _refuse_older(ledger, found)
         if int(found) < SCHEMA:
             raise SchemaMismatch(
                 f"the database {ledger.place} is at migration {found} and this code needs "
@@ -75,6 +82,15 @@ def head() -> str:
     from alembic.script import ScriptDirectory
 
     return ScriptDirectory.from_config(_config()).get_current_head() or ""
+
+
+def _refuse_older(ledger: Ledger, found: str | None) -> None:
+    """SchemaMismatch for tables that no step of this code begins with."""
+    if found is not None and int(found) < FIRST:
+        raise SchemaMismatch(
+            f"the database {ledger.place} is at migration {found}, and this code goes on from {FIRST:04} "
+            "or later: let the code that made it finish its jobs, and take another database for new ones"
+        )
 
 
 def _found(connection: Connection) -> str | None:

@@ -69,10 +69,7 @@ def _nobody(facts: Facts) -> Iterator[Reason]:
         if facts.here.works is Works.PAGES:
             nobody += "; Ctrl-C ends these pages, which hold the folder"
         yield Reason("no_run", nobody, _advice(Need.WORK, facts))
-    # A reaper of an older release gives no sign: work under way shows that one may be there.
-    elif not facts.has_reaper and not (
-        facts.reaper_seconds is None and facts.children_at_work and facts.waiting
-    ):
+    elif not facts.has_reaper:
         seen = facts.reaper_seconds
         ago = "no reaper is known" if seen is None else f"no reaper was seen for {_time(seen)}"
         what = "its files are not put in place"

@@ -35,9 +35,6 @@ from nightshift.producer.views import progress
 JUDGED_FILE = "rows.judged"
 """A Parquet file by another suffix: a reader of `**/*.parquet` must not count its rows."""
 
-OLDER_JUDGED_FILE = "rows.parquet"
-"""The same file of a job that an older release submitted: its name is in the identity of that job."""
-
 RunJob = Callable[[JobSpec], Job]
 
 
@@ -145,9 +142,7 @@ def _judge_spec(path: Path, judged: Job, row_index: str) -> JobSpec:
     spec = parse_spec({**data, "input": filled} if isinstance(data, dict) else data, str(path))
     spec = resolved(spec)
     folder = f"{spec.output.uri}/{part_names.JUDGED}"
-    older = f"{folder}/{OLDER_JUDGED_FILE}"
-    own = {"uri": [f"{folder}/{JUDGED_FILE}"], "format": "parquet"}
-    wanted = {"uri": [older]} if storage.exists(older) else own
+    wanted = {"uri": [f"{folder}/{JUDGED_FILE}"], "format": "parquet"}
     return spec.model_copy(update={"input": spec.input.model_copy(update=wanted)})
 
 

@@ -128,7 +128,7 @@ def give_up(ledger: Ledger, output_uri: str, wanted: Owner) -> None:
 
 
 def keep(ledger: Ledger, job: Job) -> None:
-    """Makes the marker of a known job where an older release left none, if that is possible, and where
+    """Makes the marker of a known job where there is none, if that is possible, and where
     a submit that was frozen in `hold` replaced it late; raises what `refuse_foreign` raises.
     """
     wanted = owner(ledger, job.identity)
@@ -141,8 +141,8 @@ def keep(ledger: Ledger, job: Job) -> None:
 
 
 def refuse_foreign(ledger: Ledger, job: Job) -> None:
-    """BadInput where the directory of a known job belongs to somebody else by now. The directory of
-    an older release has no marker, which is no reason.
+    """BadInput where the directory of a known job belongs to somebody else by now. A marker that is gone
+    is no reason.
     """
     owner_marker.refuse_foreign(job.output_uri, owner(ledger, job.identity), job.id)
 
@@ -239,7 +239,7 @@ def _refuse_neighbours(ledger: Ledger, output_uri: str) -> None:
             f"{output_uri} lies around {folder}, the output directory of another job: name a "
             "directory beside it"
         )
-    # Jobs of older releases have no marker.
+    # Also where somebody removed the marker.
     with ledger.transaction() as connection:
         known = jobs.overlapping_output(connection, output_uri)
     if known is not None:

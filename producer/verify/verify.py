@@ -132,7 +132,7 @@ def _directory(
 
 
 def _check_owner(check: CheckResult, ledger: Ledger, job: Job) -> None:
-    """The marker must name this job; the job of an older release has none."""
+    """The marker, where there is one, must name this job."""
     try:
         output_owner.refuse_foreign(ledger, job)
     except BadInput as error:

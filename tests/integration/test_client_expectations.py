@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from starlette.testclient import TestClient
 
 from nightshift.common import storage
-from nightshift.common.ledger import Ledger
+from nightshift.common.ledger import Ledger, holds
 from nightshift.common.settings import load_settings
 from nightshift.producer.serve import app as serve_app
 from nightshift.producer.serve.api_batches import finalize, validate
@@ -183,7 +183,9 @@ def test_counts_are_numbers_and_files_are_named_only_when_they_are_there(site: S
     look(2)
     site.end_job()
     with site.ledger.transaction() as connection:
-        assert api_batch_steps.take_ended(connection, "r-0", 0) is not None
+        taken = api_batch_steps.take_ended(connection, "r-0")
+        assert taken is not None
+        assert holds.postpone(connection, taken[1], -1)
     look(2)
     site.finalize()
     seen = site.seen(batch)

@@ -642,7 +642,7 @@ def test_a_spec_with_a_watch_submitted_again_watches_the_known_job(site: Grown) 
     assert site.ask("SELECT count(*) FROM jobs") == [(1,)]
 
 
-def test_a_watched_job_that_a_reaper_of_an_older_release_closed_is_opened_by_the_next_file(
+def test_a_watched_job_that_is_closed_all_the_same_is_opened_by_the_next_file(
     site: Grown,
 ) -> None:
     site.submit_files(("a.parquet", 12), watch="30s")

@@ -360,9 +360,9 @@ KINDS: list[tuple[str, dict[str, Any], list[str]]] = [
         ["no_reaper", "working"],
     ),
     (
-        "at work, by a reaper of a release that gives no sign",
+        "at work, and no reaper was ever seen",
         {"reaper_seconds": None, "leased": 4, "children_at_work": 2},
-        ["working"],
+        ["no_reaper", "working"],
     ),
     (
         "a queue that is full and nothing claimed",

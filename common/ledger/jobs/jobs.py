@@ -338,8 +338,7 @@ def fix_resolved(
     connection: Connection, job_id: int, resolved: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Keeps what a load of the job's model fixes for the job, if no earlier load did (compare-and-set); returns
-    what holds. Nothing is fixed for a job that has answers: those are from workers of an earlier release, and
-    the others must be like them.
+    what holds. A job that has answers by then keeps answering as it did: nothing is fixed for it.
     """
     statement = text("""
         UPDATE jobs SET resolved = coalesce(resolved, CASE

@@ -58,8 +58,7 @@ TAKE_DUE = text(f"""
     FROM due WHERE w.job_id = due.job_id
     RETURNING w.job_id, w.every_seconds, now() AS now, w.listing
 """)
-"""The watched job whose look has been due for longest; none that another reaper looks at. A job that a
-reaper of an older release completed is still watched."""
+"""The watched job whose look has been due for longest; none that another reaper looks at."""
 
 SET_UNPLANNED = text("""
     INSERT INTO unplanned_files (job_id, uri, size, fingerprint, state, seen_at, why)

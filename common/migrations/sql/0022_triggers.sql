@@ -44,8 +44,11 @@ BEGIN
     WHERE (total, done, failed, p, q, l, d, x, prompt, output, rows_queued, rows_leased)
           IS DISTINCT FROM (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
  RETURN NULL; END $$;
+-- Rows that come back from an archive were never taken from the counters.
 CREATE TRIGGER batches_inserted AFTER INSERT ON batches REFERENCING NEW TABLE AS new_rows
-    FOR EACH STATEMENT EXECUTE FUNCTION count_inserted_batches();
+    FOR EACH STATEMENT
+    WHEN (current_setting('nightshift.bringing_back', true) IS DISTINCT FROM 'on')
+    EXECUTE FUNCTION count_inserted_batches();
 CREATE TRIGGER batches_updated AFTER UPDATE ON batches
     REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
     FOR EACH STATEMENT EXECUTE FUNCTION count_updated_batches();
