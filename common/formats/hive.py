@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
-from nightshift.common.spec import InputSpec
+from nightshift.common.spec import InputSpec, JobSpec
+from nightshift.common.storage import FileInfo
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """Means null in the name of a folder."""
@@ -43,6 +44,13 @@ def detected(spec_input: InputSpec, uris: Iterable[str]) -> bool:
                 )
             return False
     return True
+
+
+def with_partitioning(spec: JobSpec, infos: Sequence[FileInfo]) -> JobSpec:
+    """The spec with what the paths of its input say about partitions, so that workers know it."""
+    if spec.input.partitioning == "none" or not detected(spec.input, [info.uri for info in infos]):
+        return spec
+    return spec.model_copy(update={"input": spec.input.model_copy(update={"partitioning": "hive"})})
 
 
 def schema_of(spec_input: InputSpec, uris: Sequence[str]) -> pa.Schema:

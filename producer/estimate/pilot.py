@@ -31,8 +31,9 @@ from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.results.sample import sample
 from nightshift.producer.submit import auto_args
 from nightshift.producer.submit.checks import refuse_read_as_input
+from nightshift.producer.submit.intake import Within
 from nightshift.producer.submit.planning import reading
-from nightshift.producer.submit.submit import Within, submit, survey, within_roots
+from nightshift.producer.submit.submit import submit, survey, within_roots
 from nightshift.producer.submit.submitted import Submitted
 from nightshift.producer.views import progress, row_tables
 

@@ -18,9 +18,10 @@ from nightshift.common.storage import Listing
 from nightshift.common.text import first_few
 from nightshift.producer.advice.advice import Need, goes_on, nobody_works
 from nightshift.producer.advice.here import FLEET, Here
-from nightshift.producer.submit.append import NOTHING, Appended, append, refuse
+from nightshift.producer.submit.append import append, redo_changed
 from nightshift.producer.submit.changes import Changes, changes
-from nightshift.producer.submit.redo import redo_changed
+from nightshift.producer.submit.growing import refuse
+from nightshift.producer.submit.intake import NOTHING, Appended
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,13 @@ import pyarrow as pa
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import part_names
+from nightshift.common.formats import output_schema, part_names
 from nightshift.common.spec import GenerateTask, JobSpec
 from nightshift.common.spec.tasks.template_arguments import column_of
 from nightshift.common.storage import FileInfo
 from nightshift.common.text import first_few
+from nightshift.producer.submit.planning import schema_merge
+from nightshift.producer.submit.planning.planner import Plan
 
 
 def check_output(spec: JobSpec, infos: Sequence[FileInfo], *, adopting: bool = False) -> None:
@@ -164,3 +166,27 @@ def _survives_json(kind: pa.DataType) -> bool:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _survives_json(kind.value_type)
     return True
+
+
+def check_schema(spec: JobSpec, schema: pa.Schema) -> None:
+    """BadInput for columns that are not there, or hold what the task or the output cannot take."""
+    check_columns(spec, schema)
+    check_images(spec, schema)
+    check_types(spec, schema)
+    check_jsonl(spec, schema)
+
+
+def with_late_texts(spec: JobSpec, plan: Plan) -> pa.Schema:
+    """The columns of a plan; those of JSON lines that may hold other values later are text."""
+    formats = {file.format for file in plan.files}
+    chats = spec.task.messages_column if isinstance(spec.task, GenerateTask) else None
+    return schema_merge.with_late_texts(plan.schema, spec.passed_columns, formats, chats)
+
+
+def fixed_output_schema(spec: JobSpec, inputs: pa.Schema) -> bytes | None:
+    """The columns of the parts, serialized; None where the first answers fix them."""
+    try:
+        schema = output_schema.output_schema(spec, inputs)
+    except ValueError as error:
+        raise BadInput(f"output.schema: {error}") from error
+    return None if schema is None else output_schema.serialize(schema)

@@ -10,7 +10,7 @@ from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
 from nightshift.common.formats import input_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_list
-from nightshift.common.spec import JobSpec
+from nightshift.common.spec import JobSpec, RequestsTask
 from nightshift.common.text import kept_message, one_line
 from nightshift.producer.external_sort.repeats import RepeatCount, Repeats
 from nightshift.producer.external_sort.spill import spill_folder
@@ -32,7 +32,7 @@ def check(spec: JobSpec, plan: Plan) -> None:
 
     Reads the ids of every row, in bounded memory. Raises StorageUnavailable where they cannot be read now.
     """
-    if not spec.input.unique_id:
+    if not spec.input.unique_id or isinstance(spec.task, RequestsTask):
         return
     with spill_folder() as folder:
         count = RepeatCount(folder)

@@ -23,8 +23,9 @@ from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.control.deletion import delete
 from nightshift.producer.reaper import generation_files, output_directory
-from nightshift.producer.submit import append, append_command
+from nightshift.producer.submit import append_command, intake
 from nightshift.producer.submit.append_command import Taken
+from nightshift.producer.submit.intake import Growth, Intake
 from nightshift.producer.submit.submit import Submitted, submit
 from nightshift.producer.verify.verify import verify
 from nightshift.producer.views.cells import job_state
@@ -142,10 +143,10 @@ def test_files_that_links_reach_again_are_rows_once_and_both_paths_are_named(sit
     assert site.done() is JobState.COMPLETED
     (site.folder / "in" / "alias.jsonl").symlink_to("a.jsonl")
     taken = site.append()
-    assert (taken.appended, taken.changed) == (append.NOTHING, [])
+    assert (taken.appended, taken.changed) == (intake.NOTHING, [])
     assert "alias.jsonl" in " ".join(append_command.summary(site.job, taken))
     for uri in ("in/alias.jsonl", "in/loop/a.jsonl"):
-        assert site.append(site.folder / uri).appended == append.NOTHING, uri
+        assert site.append(site.folder / uri).appended == intake.NOTHING, uri
 
 
 def test_a_job_keeps_the_list_that_an_older_release_made_through_links(
@@ -308,21 +309,19 @@ def test_copies_of_an_append_outlive_a_finish_that_sweeps(
 ) -> None:
     """Finish lists the copies after the append has made them, before it is stored."""
     from nightshift.producer.reaper import finish
-    from nightshift.producer.submit import append as append_module
 
     site.submit_files(("a.jsonl", 15))
     site.run(SHOUT)
     (site.folder / "in" / "b.csv").write_text("id,text\nb-0,hi\n")
     site.ids.append("b-0")
-    plan_files = append_module.plan_files
+    plan = intake.plan
 
-    def plan_then_finish(*given: Any) -> Any:
-        plan = plan_files(*given)
-        monkeypatch.setattr(append_module, "plan_files", plan_files)
+    def plan_then_finish(on_its_way: Intake) -> None:
+        plan(on_its_way)
+        monkeypatch.setattr(intake, "plan", plan)
         finish.finish(site.ledger, site.job_id)
-        return plan
 
-    monkeypatch.setattr(append_module, "plan_files", plan_then_finish)
+    monkeypatch.setattr(intake, "plan", plan_then_finish)
     assert site.append().appended.rows == 1
     assert site.done() is JobState.COMPLETED
     assert output_ids(site.folder / "out") == site.ids
@@ -340,7 +339,9 @@ def test_a_sweep_that_lost_its_lock_takes_no_copy_of_a_later_append(
     assert site.done() is JobState.COMPLETED
     (site.folder / "in" / "b.csv").write_text("id,text\nb-0,hi\n")
     site.ids.append("b-0")
-    append.plan_files(site.ledger, site.job, storage.expand([str(site.folder / "in" / "b.csv")]))
+    files = storage.expand([str(site.folder / "in" / "b.csv")])
+    growth = Growth(site.job)
+    intake.plan(Intake(site.job.spec, given_ledger=site.ledger, growth=growth, files=files))
     (copy,) = (site.folder / "out" / "_input").iterdir()
     list_names, other = storage.list_names, second_ledger()
 
@@ -379,23 +380,21 @@ def test_the_copy_of_a_changed_file_outlives_a_finish_that_sweeps(
     site: Grown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Finish sweeps the copy of the new version after it was made, before the new state is stored."""
-    from nightshift.producer.submit import redo
-
     place = site.folder / "in" / "a.csv"
     place.parent.mkdir()
     place.write_text("id,text\na-0,old\n")
     site.submit_again()
     site.run(SHOUT)
     place.write_text("id,text\na-0,newer\n")
-    plan_files, plans = redo.plan_files, []
+    plan, plans = intake.plan, []
 
-    def plan_then_finish(*given: Any) -> Any:
-        plans.append(plan_files(*given))
+    def plan_then_finish(on_its_way: Intake) -> None:
+        plan(on_its_way)
+        plans.append(on_its_way.plan)
         if len(plans) == 1:
             assert site.finish() is JobState.COMPLETED
-        return plans[-1]
 
-    monkeypatch.setattr(redo, "plan_files", plan_then_finish)
+    monkeypatch.setattr(intake, "plan", plan_then_finish)
     assert site.append(redo=True).redone_rows == 1
     assert len(plans) == 2
     assert site.done() is JobState.COMPLETED
@@ -405,22 +404,19 @@ def test_the_copy_of_a_changed_file_outlives_a_finish_that_sweeps(
 def test_old_answers_stay_where_the_copy_of_a_changed_file_vanishes_again_and_again(
     site: Grown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nightshift.producer.submit import redo
-
     place = site.folder / "in" / "a.csv"
     place.parent.mkdir()
     place.write_text("id,text\na-0,old\n")
     site.submit_again()
     assert site.done() is JobState.COMPLETED
     place.write_text("id,text\na-0,newer\n")
-    plan_files = redo.plan_files
+    plan = intake.plan
 
-    def plan_then_sweep(*given: Any) -> Any:
-        plan = plan_files(*given)
+    def plan_then_sweep(on_its_way: Intake) -> None:
+        plan(on_its_way)
         output_directory.sweep_copies(site.ledger, site.job)
-        return plan
 
-    monkeypatch.setattr(redo, "plan_files", plan_then_sweep)
+    monkeypatch.setattr(intake, "plan", plan_then_sweep)
     with pytest.raises(StorageUnavailable, match=r"a\.csv .* vanish: append again"):
         site.append(redo=True)
     assert site.job.state is JobState.COMPLETED

@@ -15,11 +15,11 @@ from moto.s3.models import s3_backends
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, Permanent, StorageUnavailable
 from nightshift.common.formats import input_rows, part_rows
+from nightshift.common.formats.hive import with_partitioning
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import parse_spec
 from nightshift.common.storage import objects
 from nightshift.producer.submit.planning import planner
-from nightshift.producer.submit.submit import with_partitioning
 from tests.support.object_store import BUCKET, ObjectStore
 from tests.support.parts import read_part
 

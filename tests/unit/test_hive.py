@@ -12,11 +12,11 @@ import pytest
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import hive, input_rows
+from nightshift.common.formats.hive import with_partitioning
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import InputSpec, JobSpec, parse_spec
 from nightshift.producer.submit.checks import check_columns
 from nightshift.producer.submit.planning import planner
-from nightshift.producer.submit.submit import with_partitioning
 
 
 def tree(folder: Path, *names: str) -> Path:

@@ -1,0 +1,467 @@
+"""The one way in: files become a generation of a job, all of them or none.
+
+A submit makes the first generation, and the job with it; an append makes a further one, with rows numbered
+behind the last of the job; a redo puts newer versions in the place of files that the job has. All three
+go the same way, over one Intake that is filled on it:
+
+    resolve   what is asked for: the spec in its whole form; or the job, with all that it needs to grow
+    list      the files, and whether a job has them; the output directory can be had
+    plan      files to batches, from metadata; columns and ids are those that the spec or the job asks for
+    arrange   batches whose rows share something, where the spec wants them
+    store     one transaction; where a copy or a neighbour changed meanwhile, once more from the plan
+
+The checks of `resolve` and `list` that need no ledger also run before any server starts (`submit.check_before`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from nightshift.common import permits, storage
+from nightshift.common.descriptor import SourceFile
+from nightshift.common.errors import BadInput, LeaseLost, StorageUnavailable
+from nightshift.common.failpoints import Moment, reached
+from nightshift.common.formats import hive, input_copies, output_schema, part_names
+from nightshift.common.ledger import Connection, Ledger, audit_log
+from nightshift.common.ledger.engines import loads
+from nightshift.common.ledger.holds import Hold
+from nightshift.common.ledger.jobs import changed_files, generations, job_submit, jobs, watches
+from nightshift.common.ledger.jobs.generations import End, Source
+from nightshift.common.ledger.jobs.job_roots import UNBOUND, Admitted
+from nightshift.common.ledger.jobs.job_submit import NewJob
+from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.settings import Settings
+from nightshift.common.spec import JobSpec, RequestsTask, digest, finish_by
+from nightshift.common.states import JobState
+from nightshift.common.storage import FileInfo, Listing
+from nightshift.producer.archived import bring_back
+from nightshift.producer.submit import (
+    auto_args,
+    checks,
+    growing,
+    openai_batch_file,
+    output_owner,
+    unique_ids,
+    unique_ids_of_job,
+)
+from nightshift.producer.submit.arrange import again
+from nightshift.producer.submit.arrange.arrange import ArrangedPlan, arranged_plan
+from nightshift.producer.submit.existing import existing_job
+from nightshift.producer.submit.paths import resolved
+from nightshift.producer.submit.planning import convert, planner, reading
+from nightshift.producer.submit.planning.planner import Plan
+from nightshift.producer.submit.submitted import Submitted
+from nightshift.producer.submit.unique_ids_of_job import Known
+from nightshift.producer.submit.withdraw import withdraw
+
+MOST_PLANS = 3
+"""How often the files of a growing job are planned because a copy of them was swept away meanwhile."""
+
+Within = Callable[[Connection, int], object]
+"""What else belongs into the transaction of a submit; called with the number of the new job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a submit asks for beside its spec; see `submit.submit`. A folder for `copies` takes the place of
+    the output directory, which is then not looked at.
+    """
+
+    new: bool = False
+    adopt: bool = False
+    copies: str | None = None
+    tenant: str = ""
+    admitted: Admitted = UNBOUND
+    within: Within | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How a known job grows: by new files, which somebody named or a `look` found, or by newer versions of
+    files that it has.
+    """
+
+    job: Job
+    source: Source = "input"
+    look: Hold | None = None
+    redoes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What an append added. `reopened` says that the job was over; no `generation` where another append
+    had the files already, or the watch of a look has ended. `empty` are files without a row, which are
+    left out: they may get rows, and those of a planned file have their numbers.
+    """
+
+    files: int
+    rows: int
+    batches: int
+    generation: int | None
+    reopened: bool
+    empty: tuple[str, ...] = ()
+
+
+NOTHING = Appended(0, 0, 0, None, False)
+
+
+@dataclass(slots=True)
+class Intake:
+    """Files on their way in, and what is known of them so far; `answer` ends the way."""
+
+    spec: JobSpec
+    settings: Settings = field(default_factory=Settings)
+    given_ledger: Ledger | None = None
+    asked: Asked = Asked()
+    growth: Growth | None = None
+    files: Sequence[FileInfo] = ()
+    listing: Listing = field(init=False)
+    adopting: bool = False
+    beside: tuple[str, ...] = ()
+    due: datetime | None = None
+    plan: Plan = field(init=False)
+    filled: Sequence[SourceFile] = ()
+    ids: Known = None
+    ordered: Plan | ArrangedPlan = field(init=False)
+    tries: int = 0
+    answer: Submitted | Appended | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger, which every way but a survey has."""
+        assert self.given_ledger is not None
+        return self.given_ledger
+
+    @property
+    def output_uri(self) -> str:
+        """Where the job writes, and copies of its input lie."""
+        return self.spec.output.uri if self.growth is None else self.growth.job.output_uri
+
+    @property
+    def identity(self) -> str:
+        """What makes a new job the same as another one: its spec and its files as they are now."""
+        files = sorted((info.uri, info.size, info.fingerprint) for info in self.files)
+        return digest([self.spec.identity, files])
+
+
+def take_in(intake: Intake) -> None:
+    """The whole way. Raises BadInput with one sentence for everything that can be refused without a worker,
+    StorageUnavailable where copies of the files vanish again and again.
+    """
+    resolve(intake)
+    list_files(intake)
+    find_known(intake)
+    claim_output(intake)
+    while intake.answer is None:
+        plan(intake)
+        arrange(intake)
+        store(intake)
+
+
+def resolve(intake: Intake) -> None:
+    """The spec of a new job with absolute paths, below the allowed folders, with the arguments that auto stands
+    for. Of a known job the batches that left the ledger come back, and copies that open batches need.
+    """
+    if intake.growth is not None:
+        job = intake.growth.job
+        growing.refuse(job)
+        bring_back(intake.ledger, job)
+        if job.state is JobState.FAILED:
+            again.restore(intake.ledger, job)
+        return
+    spec = (
+        intake.spec
+        if intake.given_ledger is None
+        else auto_args.filled_in(intake.ledger, intake.spec)
+    )
+    spec, copies = resolved(spec), intake.asked.copies
+    storage.check_roots(spec.input.uris, intake.settings.allowed_roots)
+    if copies is None:
+        storage.check_roots([spec.output.uri], intake.settings.allowed_roots)
+    else:
+        spec = spec.model_copy(update={"output": spec.output.model_copy(update={"uri": copies})})
+    permits.check_at_submit(spec, intake.settings)
+    intake.spec = spec
+
+
+def list_files(intake: Intake) -> None:
+    """The files of a new job's input, and what they say of the spec. Those of a growing job are given; what
+    their paths say must be what the paths of its first files said.
+    """
+    if intake.growth is not None:
+        growing.check_paths(intake.ledger, intake.growth.job, intake.files)
+        return
+    listing = storage.listing(intake.spec.input.uris)
+    # A link below an allowed folder may lead out of it.
+    storage.check_roots([info.uri for info in listing.files], intake.settings.allowed_roots)
+    intake.listing, intake.files = listing, listing.files
+    spec = hive.with_partitioning(intake.spec, listing.files)
+    intake.spec = openai_batch_file.with_endpoint(spec, listing.files)
+
+
+def find_known(intake: Intake) -> None:
+    """A second submit finds its job, which is the answer."""
+    if intake.growth is None and intake.given_ledger is not None:
+        intake.answer = existing_job(intake.ledger, intake.spec, intake.listing, intake.asked.new)
+
+
+def claim_output(intake: Intake) -> None:
+    """BadInput for an output directory that a new job cannot have, or a deadline that has passed."""
+    if intake.growth is not None or intake.answer is not None:
+        return
+    spec = intake.spec
+    intake.due = _due(spec)
+    if intake.asked.copies is not None:
+        return
+    storage.check_directory(spec.output.uri)
+    if intake.given_ledger is not None:
+        owner = output_owner.owner(intake.ledger, intake.identity)
+        intake.adopting = output_owner.check(
+            intake.ledger, spec.output.uri, owner, adopt=intake.asked.adopt
+        )
+    checks.check_output(spec, intake.files, adopting=intake.adopting)
+    if not intake.adopting:
+        intake.beside = checks.files_beside(spec.output.uri)
+
+
+def plan(intake: Intake) -> None:
+    """Files to batches, without a ledger and without the values of rows, but for ids that must differ."""
+    spec, growth = intake.spec, intake.growth
+    if growth is None:
+        reading.current().begin()
+        if isinstance(spec.task, RequestsTask):
+            openai_batch_file.check_unique_ids(intake.files, spec.input.limit)
+    found = planner.plan(
+        spec.input,
+        spec.batch.rows,
+        batch_bytes=spec.batch.bytes,
+        columns=spec.read_columns,
+        infos=intake.files,
+        output_uri=intake.output_uri,
+        may_be_empty=growth is not None,
+    )
+    if growth is None:
+        checks.check_schema(spec, found.schema)
+        unique_ids.check(spec, found)
+        found = replace(found, schema=checks.with_late_texts(spec, found))
+    else:
+        growing.check_columns(growth.job, found)
+        if not growth.redoes:
+            found = found.only({file.uri for file in found.files if file.rows})
+        intake.filled = found.files
+        intake.ids = unique_ids_of_job.check(intake.ledger, growth.job, found, redo=growth.redoes)
+    intake.plan = found
+
+
+def arrange(intake: Intake) -> None:
+    """The order that the spec asks for. Each generation is arranged by itself, with the columns of the job; a
+    redo keeps the order of before. A reaper that looks at an input sorts only where the spec asks for it: its
+    memory and its disk are small.
+    """
+    spec, growth, planned = intake.spec, intake.growth, intake.plan
+    intake.ordered = planned
+    if growth is not None:
+        if growth.redoes or (growth.look is not None and spec.batch.arrange == "auto"):
+            return
+        planned = replace(planned, schema=output_schema.deserialize(growth.job.input_schema))
+    with intake.ledger.transaction() as connection:
+        cache_tokens = loads.cache_tokens(connection, spec.pool, spec.engine_key)
+    intake.ordered = arranged_plan(
+        spec, planned, output_uri=intake.output_uri, cache_tokens=cache_tokens
+    )
+
+
+def store(intake: Intake) -> None:
+    """One transaction, which stores all or nothing; no answer where the plan is not to be stored as it is."""
+    intake.tries += 1
+    if intake.growth is None:
+        store_job(intake)
+    elif intake.growth.redoes:
+        store_versions(intake, intake.growth.job)
+    else:
+        store_generation(intake, intake.growth)
+    if intake.answer is None and intake.tries == MOST_PLANS:
+        folder = f"{intake.output_uri}/{input_copies.FOLDER}"
+        raise StorageUnavailable(
+            f"copies of {intake.files[0].uri} in {folder} vanish: append again"
+        )
+
+
+def store_job(intake: Intake) -> None:
+    """The job of a submit with its first generation, and the marker of its output directory."""
+    ledger, spec, asked, planned = intake.ledger, intake.spec, intake.asked, intake.plan
+    ordered, listing = intake.ordered, intake.listing
+    output_uri = spec.output.uri
+    owner = output_owner.owner(ledger, intake.identity)
+    new = _new_job(intake)
+    marked = output_owner.take(ledger, output_uri, owner, adopting=intake.adopting)
+    try:
+        with ledger.transaction() as connection:
+            output_owner.hold(connection, output_uri, owner)
+            # Whoever removes copies of a refused submit holds the same lock.
+            job_submit.lock_output(connection, output_uri)
+            if not convert.are_there(spec.input, output_uri, ordered.files):
+                raise BadInput(f"copies of the input in {output_uri} are gone: submit again")
+            job_id = job_submit.insert(connection, new, ordered.files)
+            job_submit.note_marked(connection, job_id, _marked(planned))
+            batches = job_submit.insert_batches(
+                connection, job_id, ordered.files, ordered.batches()
+            )
+            if (every := spec.input.watch_seconds) is not None:
+                generations.begin(connection, job_id)
+                watches.start(connection, job_id, every)
+            loads.forgive(connection, spec.pool, spec.engine_key)
+            facts = {"rows": planned.rows_total, "batches": batches}
+            audit_log.record(connection, "submit", job_id, detail=facts)
+            if asked.within is not None:
+                asked.within(connection, job_id)
+            reached(Moment.SUBMITTING)
+    except (BadInput, LeaseLost, KeyboardInterrupt) as error:
+        # Another process submitted the same a moment ago: its job is the one to return.
+        existing = existing_job(ledger, spec, listing, asked.new)
+        if existing is None and marked:
+            output_owner.give_up(ledger, output_uri, owner)
+        if existing is None or not isinstance(error, BadInput):
+            raise
+        intake.answer = existing
+        return
+    intake.answer = Submitted(
+        job_id,
+        True,
+        planned.rows_total,
+        batches,
+        JobState.RUNNING,
+        beside=intake.beside,
+        watch_seconds=spec.input.watch_seconds,
+        arranged=isinstance(ordered, ArrangedPlan),
+        auto_args=auto_args.remark(spec),
+        rows_marked=sum(planned.marked.values()),
+        linked_twice=listing.remark,
+    )
+
+
+def store_generation(intake: Intake, growth: Growth) -> None:
+    """New files behind the last row of the job. Nothing is stored, and the files are planned again, where a
+    copy that the plan needs is gone, or holds files that another append has stored, and where the job has
+    other files than those whose ids were read.
+    """
+    job, look = growth.job, growth.look
+    filled = {file.uri for file in intake.filled}
+    empty = tuple(info.uri for info in intake.files if info.uri not in filled)
+    with intake.ledger.transaction() as connection:
+        job_submit.lock(connection, job.identity)
+        if look is not None and not watches.is_looking(connection, look):
+            # Somebody ended the watch while the look was under way, or took the look over.
+            intake.answer = replace(NOTHING, empty=empty)
+            return
+        ordered = intake.ordered
+        left = growing.unknown(connection, job, ordered.files)
+        if not left:
+            intake.answer = replace(NOTHING, empty=empty)
+            return
+        if not unique_ids_of_job.still_known(connection, job, intake.ids):
+            return
+        if isinstance(ordered, Plan):
+            ordered = ordered.only(left)
+        elif len(left) < len(ordered.files):
+            return
+        if not growing.copies_are_there(job, ordered.files):
+            return
+        generations.begin(connection, job.id)
+        first = generations.end(connection, job.id)
+        ordered = ordered.behind(first.row)
+        job_submit.insert_files(connection, job.id, ordered.files, first.file)
+        job_submit.note_marked(connection, job.id, _marked(ordered))
+        count = job_submit.insert_batches(
+            connection,
+            job.id,
+            ordered.files,
+            ordered.batches(),
+            first_file=first.file,
+            first_seq=first.seq,
+        )
+        stop = End(
+            first.file + len(ordered.files), first.row + ordered.rows_total, first.seq + count
+        )
+        number = generations.add(connection, job.id, growth.source, first, stop)
+        watches.forget(connection, job.id, [file.uri for file in ordered.files])
+        # The engine before the job, as where failed loads fail jobs.
+        loads.lock(connection, job.id)
+        reopened = growing.open_job(connection, job)
+        if look is None:
+            added = {
+                "files": len(ordered.files),
+                "rows": ordered.rows_total,
+                "generation": number,
+            }
+            audit_log.record(connection, "append", job.id, detail=added)
+        reached(Moment.APPENDING)
+    if reopened:
+        withdraw(intake.ledger, job)
+    intake.answer = Appended(len(ordered.files), ordered.rows_total, count, number, reopened, empty)
+
+
+def store_versions(intake: Intake, job: Job) -> None:
+    """Newer versions in the place of files that the job has: their rows run again, and the old answers go, at
+    the end of the job where this process is cut off. Nothing is stored, and the files are planned again, where
+    a copy is gone or the job has other files than those whose ids were read.
+    """
+    planned = intake.plan
+    old_parts: list[str] = []
+    with intake.ledger.transaction() as connection:
+        job_submit.lock(connection, job.identity)
+        if not growing.copies_are_there(job, planned.files):
+            return
+        if not unique_ids_of_job.still_known(connection, job, intake.ids):
+            return
+        # The engine before the job, as where failed loads fail jobs.
+        loads.lock(connection, job.id)
+        reopened = growing.open_job(connection, job)
+        for file in planned.files:
+            own = planned.only({file.uri})
+            pieces = [each.locator for each in own.batches() if each.locator is not None]
+            old_parts += changed_files.reopen(connection, job.id, own.files[0], pieces)
+        job_submit.note_marked(connection, job.id, planned.marked)
+        jobs.judge_anew(connection, job.id)
+        stale = generations.reopen(connection, job.id)
+        redone = {"files": [file.uri for file in planned.files[:100]], "rows": planned.rows_total}
+        audit_log.record(connection, "redo_changed", job.id, detail=redone)
+        watches.forget(connection, job.id, [file.uri for file in planned.files])
+        reached(Moment.APPENDING)
+    if reopened or stale:
+        withdraw(intake.ledger, job, stale)
+    # Behind the files that name the parts. Names are never used again, so no part of another goes.
+    for place in (part_names.staged, part_names.final):
+        storage.delete_all(place(job.output_uri, name) for name in old_parts)
+    intake.answer = Appended(len(planned.files), planned.rows_total, 0, None, reopened)
+
+
+def _marked(planned: Plan | ArrangedPlan) -> dict[str, int]:
+    """By file, how many rows hold half of a character; files without such rows are left out."""
+    return {uri: rows for uri, rows in planned.marked.items() if rows}
+
+
+def _new_job(intake: Intake) -> NewJob:
+    spec, planned = intake.spec, intake.plan
+    return NewJob(
+        # The watch is a row of its own, which changes while the job runs.
+        spec=spec.model_copy(update={"input": spec.input.model_copy(update={"watch": None})}),
+        identity=intake.identity,
+        spec_identity=spec.identity,
+        output_uri=spec.output.uri,
+        input_schema=output_schema.serialize(planned.schema),
+        output_schema=checks.fixed_output_schema(spec, planned.schema),
+        finish_by=intake.due,
+        tenant=intake.asked.tenant,
+        admitted=intake.asked.admitted,
+    )
+
+
+def _due(spec: JobSpec) -> datetime | None:
+    """The moment of limits.finish_by by the clock of this machine; BadInput when it has passed."""
+    if spec.limits.finish_by is None:
+        return None
+    try:
+        return finish_by.moment(spec.limits.finish_by, datetime.now().astimezone())
+    except ValueError as error:
+        raise BadInput(f"limits.finish_by: {error}") from error
