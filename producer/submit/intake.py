@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from nightshift.common import permits, storage
-from nightshift.common.descriptor import SourceFile
 from nightshift.common.errors import BadInput, LeaseLost, StorageUnavailable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import hive, input_copies, output_schema, part_names
@@ -120,10 +119,8 @@ class Intake:
     beside: tuple[str, ...] = ()
     due: datetime | None = None
     plan: Plan = field(init=False)
-    filled: Sequence[SourceFile] = ()
     ids: Known = None
     ordered: Plan | ArrangedPlan = field(init=False)
-    tries: int = 0
     answer: Submitted | Appended | None = None
 
     @property
@@ -131,6 +128,12 @@ class Intake:
         """The ledger, which every way but a survey has."""
         assert self.given_ledger is not None
         return self.given_ledger
+
+    @property
+    def grown(self) -> Growth:
+        """How the job grows, which an append and a redo know."""
+        assert self.growth is not None
+        return self.growth
 
     @property
     def output_uri(self) -> str:
@@ -145,36 +148,32 @@ class Intake:
 
 
 def take_in(intake: Intake) -> None:
-    """The whole way. Raises BadInput with one sentence for everything that can be refused without a worker,
-    StorageUnavailable where copies of the files vanish again and again.
+    """The whole way of an intake. Raises BadInput with one sentence for everything that can be refused
+    without a worker, StorageUnavailable where copies of the files vanish again and again.
     """
-    resolve(intake)
-    list_files(intake)
-    find_known(intake)
-    claim_output(intake)
-    while intake.answer is None:
-        plan(intake)
-        arrange(intake)
-        store(intake)
+    way = SUBMIT if intake.growth is None else REDO if intake.growth.redoes else APPEND
+    for step in way.once:
+        step(intake)
+    for _ in range(MOST_PLANS):
+        for step in way.until_stored:
+            if intake.answer is None:
+                step(intake)
+    if intake.answer is None:
+        folder = f"{intake.output_uri}/{input_copies.FOLDER}"
+        raise StorageUnavailable(
+            f"copies of {intake.files[0].uri} in {folder} vanish: append again"
+        )
+
+
+# ---------------------------------------------------------------- resolve
 
 
 def resolve(intake: Intake) -> None:
-    """The spec of a new job with absolute paths, below the allowed folders, with the arguments that auto stands
-    for. Of a known job the batches that left the ledger come back, and copies that open batches need.
-    """
-    if intake.growth is not None:
-        job = intake.growth.job
-        growing.refuse(job)
-        bring_back(intake.ledger, job)
-        if job.state is JobState.FAILED:
-            again.restore(intake.ledger, job)
-        return
-    spec = (
-        intake.spec
-        if intake.given_ledger is None
-        else auto_args.filled_in(intake.ledger, intake.spec)
-    )
-    spec, copies = resolved(spec), intake.asked.copies
+    """The spec with absolute paths, below the allowed folders, with the arguments that auto stands for."""
+    spec, copies = intake.spec, intake.asked.copies
+    if intake.given_ledger is not None:
+        spec = auto_args.filled_in(intake.ledger, spec)
+    spec = resolved(spec)
     storage.check_roots(spec.input.uris, intake.settings.allowed_roots)
     if copies is None:
         storage.check_roots([spec.output.uri], intake.settings.allowed_roots)
@@ -184,13 +183,22 @@ def resolve(intake: Intake) -> None:
     intake.spec = spec
 
 
-def list_files(intake: Intake) -> None:
-    """The files of a new job's input, and what they say of the spec. Those of a growing job are given; what
-    their paths say must be what the paths of its first files said.
+def open_up(intake: Intake) -> None:
+    """The batches of a job that left the ledger come back before the job grows, and the copies of one that
+    failed: its batches that had not run go on.
     """
-    if intake.growth is not None:
-        growing.check_paths(intake.ledger, intake.growth.job, intake.files)
-        return
+    job = intake.grown.job
+    growing.refuse(job)
+    bring_back(intake.ledger, job)
+    if job.state is JobState.FAILED:
+        again.restore(intake.ledger, job)
+
+
+# ---------------------------------------------------------------- list
+
+
+def list_files(intake: Intake) -> None:
+    """The files of the input, and what they say of the spec."""
     listing = storage.listing(intake.spec.input.uris)
     # A link below an allowed folder may lead out of it.
     storage.check_roots([info.uri for info in listing.files], intake.settings.allowed_roots)
@@ -201,15 +209,14 @@ def list_files(intake: Intake) -> None:
 
 def find_known(intake: Intake) -> None:
     """A second submit finds its job, which is the answer."""
-    if intake.growth is None and intake.given_ledger is not None:
-        intake.answer = existing_job(intake.ledger, intake.spec, intake.listing, intake.asked.new)
+    intake.answer = existing_job(intake.ledger, intake.spec, intake.listing, intake.asked.new)
 
 
 def claim_output(intake: Intake) -> None:
     """BadInput for an output directory that a new job cannot have, or a deadline that has passed."""
-    if intake.growth is not None or intake.answer is not None:
-        return
     spec = intake.spec
+    if intake.answer is not None:
+        return
     intake.due = _due(spec)
     if intake.asked.copies is not None:
         return
@@ -224,67 +231,82 @@ def claim_output(intake: Intake) -> None:
         intake.beside = checks.files_beside(spec.output.uri)
 
 
-def plan(intake: Intake) -> None:
-    """Files to batches, without a ledger and without the values of rows, but for ids that must differ."""
-    spec, growth = intake.spec, intake.growth
-    if growth is None:
-        reading.current().begin()
-        if isinstance(spec.task, RequestsTask):
-            openai_batch_file.check_unique_ids(intake.files, spec.input.limit)
-    found = planner.plan(
+def check_paths(intake: Intake) -> None:
+    """The paths of given files say what the paths of the job's first files said."""
+    growing.check_paths(intake.ledger, intake.grown.job, intake.files)
+
+
+# ---------------------------------------------------------------- plan
+
+
+def plan_files(intake: Intake) -> None:
+    """Files to batches, without a ledger and without the values of rows."""
+    spec = intake.spec
+    intake.plan = planner.plan(
         spec.input,
         spec.batch.rows,
         batch_bytes=spec.batch.bytes,
         columns=spec.read_columns,
         infos=intake.files,
         output_uri=intake.output_uri,
-        may_be_empty=growth is not None,
+        may_be_empty=intake.growth is not None,
     )
-    if growth is None:
-        checks.check_schema(spec, found.schema)
-        unique_ids.check(spec, found)
-        found = replace(found, schema=checks.with_late_texts(spec, found))
-    else:
-        growing.check_columns(growth.job, found)
-        if not growth.redoes:
-            found = found.only({file.uri for file in found.files if file.rows})
-        intake.filled = found.files
-        intake.ids = unique_ids_of_job.check(intake.ledger, growth.job, found, redo=growth.redoes)
-    intake.plan = found
+
+
+def check_batch_file(intake: Intake) -> None:
+    """The ids of an OpenAI batch file differ; the first look at its lines, so before the plan."""
+    reading.current().begin()
+    if isinstance(intake.spec.task, RequestsTask):
+        openai_batch_file.check_unique_ids(intake.files, intake.spec.input.limit)
+
+
+def check_rows(intake: Intake) -> None:
+    """The columns are those that the spec asks for, and ids differ where they must."""
+    spec, planned = intake.spec, intake.plan
+    checks.check_schema(spec, planned.schema)
+    unique_ids.check(spec, planned)
+    intake.plan = replace(planned, schema=checks.with_late_texts(spec, planned))
+
+
+def check_fit(intake: Intake) -> None:
+    """The columns are those of the job, which its first files fixed, and ids differ where they must. New files
+    without a row are left out: they may get rows.
+    """
+    growth, planned = intake.grown, intake.plan
+    growing.check_columns(growth.job, planned)
+    if not growth.redoes:
+        planned = planned.only({file.uri for file in planned.files if file.rows})
+    intake.ids = unique_ids_of_job.check(intake.ledger, growth.job, planned, redo=growth.redoes)
+    intake.plan = planned
+
+
+# ---------------------------------------------------------------- arrange
 
 
 def arrange(intake: Intake) -> None:
-    """The order that the spec asks for. Each generation is arranged by itself, with the columns of the job; a
-    redo keeps the order of before. A reaper that looks at an input sorts only where the spec asks for it: its
-    memory and its disk are small.
-    """
-    spec, growth, planned = intake.spec, intake.growth, intake.plan
-    intake.ordered = planned
-    if growth is not None:
-        if growth.redoes or (growth.look is not None and spec.batch.arrange == "auto"):
-            return
-        planned = replace(planned, schema=output_schema.deserialize(growth.job.input_schema))
+    """The batches in the order that the spec asks for. Each generation is arranged by itself."""
+    spec = intake.spec
     with intake.ledger.transaction() as connection:
         cache_tokens = loads.cache_tokens(connection, spec.pool, spec.engine_key)
     intake.ordered = arranged_plan(
-        spec, planned, output_uri=intake.output_uri, cache_tokens=cache_tokens
+        spec, intake.plan, output_uri=intake.output_uri, cache_tokens=cache_tokens
     )
 
 
-def store(intake: Intake) -> None:
-    """One transaction, which stores all or nothing; no answer where the plan is not to be stored as it is."""
-    intake.tries += 1
-    if intake.growth is None:
-        store_job(intake)
-    elif intake.growth.redoes:
-        store_versions(intake, intake.growth.job)
-    else:
-        store_generation(intake, intake.growth)
-    if intake.answer is None and intake.tries == MOST_PLANS:
-        folder = f"{intake.output_uri}/{input_copies.FOLDER}"
-        raise StorageUnavailable(
-            f"copies of {intake.files[0].uri} in {folder} vanish: append again"
-        )
+def arrange_generation(intake: Intake) -> None:
+    """The same, with the columns of the job. A reaper that looks at an input sorts only where the spec asks
+    for it: its memory and its disk are small.
+    """
+    growth = intake.grown
+    if growth.look is not None and intake.spec.batch.arrange == "auto":
+        intake.ordered = intake.plan
+        return
+    schema = output_schema.deserialize(growth.job.input_schema)
+    intake.plan = replace(intake.plan, schema=schema)
+    arrange(intake)
+
+
+# ---------------------------------------------------------------- store
 
 
 def store_job(intake: Intake) -> None:
@@ -340,13 +362,13 @@ def store_job(intake: Intake) -> None:
     )
 
 
-def store_generation(intake: Intake, growth: Growth) -> None:
+def store_generation(intake: Intake) -> None:
     """New files behind the last row of the job. Nothing is stored, and the files are planned again, where a
     copy that the plan needs is gone, or holds files that another append has stored, and where the job has
     other files than those whose ids were read.
     """
-    job, look = growth.job, growth.look
-    filled = {file.uri for file in intake.filled}
+    job, look = intake.grown.job, intake.grown.look
+    filled = {file.uri for file in intake.plan.files}
     empty = tuple(info.uri for info in intake.files if info.uri not in filled)
     with intake.ledger.transaction() as connection:
         job_submit.lock(connection, job.identity)
@@ -383,7 +405,7 @@ def store_generation(intake: Intake, growth: Growth) -> None:
         stop = End(
             first.file + len(ordered.files), first.row + ordered.rows_total, first.seq + count
         )
-        number = generations.add(connection, job.id, growth.source, first, stop)
+        number = generations.add(connection, job.id, intake.grown.source, first, stop)
         watches.forget(connection, job.id, [file.uri for file in ordered.files])
         # The engine before the job, as where failed loads fail jobs.
         loads.lock(connection, job.id)
@@ -401,12 +423,12 @@ def store_generation(intake: Intake, growth: Growth) -> None:
     intake.answer = Appended(len(ordered.files), ordered.rows_total, count, number, reopened, empty)
 
 
-def store_versions(intake: Intake, job: Job) -> None:
+def store_versions(intake: Intake) -> None:
     """Newer versions in the place of files that the job has: their rows run again, and the old answers go, at
     the end of the job where this process is cut off. Nothing is stored, and the files are planned again, where
     a copy is gone or the job has other files than those whose ids were read.
     """
-    planned = intake.plan
+    job, planned = intake.grown.job, intake.plan
     old_parts: list[str] = []
     with intake.ledger.transaction() as connection:
         job_submit.lock(connection, job.identity)
@@ -434,6 +456,27 @@ def store_versions(intake: Intake, job: Job) -> None:
     for place in (part_names.staged, part_names.final):
         storage.delete_all(place(job.output_uri, name) for name in old_parts)
     intake.answer = Appended(len(planned.files), planned.rows_total, 0, None, reopened)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The steps of an intake: those that are taken once, and those that are taken until the plan is stored as
+    it is. The first answer ends the way.
+    """
+
+    once: tuple[Callable[[Intake], None], ...]
+    until_stored: tuple[Callable[[Intake], None], ...]
+
+
+SURVEY = Way((resolve, list_files, claim_output), (check_batch_file, plan_files, check_rows))
+"""What a submit of a new job would refuse, and its plan; nothing is stored."""
+
+SUBMIT = Way(
+    (resolve, list_files, find_known, claim_output),
+    (check_batch_file, plan_files, check_rows, arrange, store_job),
+)
+APPEND = Way((open_up, check_paths), (plan_files, check_fit, arrange_generation, store_generation))
+REDO = Way((open_up, check_paths), (plan_files, check_fit, store_versions))
 
 
 def _marked(planned: Plan | ArrangedPlan) -> dict[str, int]:

@@ -10,12 +10,11 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.producer.submit import output_owner
 from nightshift.producer.submit.intake import (
+    SURVEY,
     Asked,
     Intake,
     Within,
-    claim_output,
     list_files,
-    plan,
     resolve,
     take_in,
 )
@@ -72,11 +71,8 @@ def survey(
     """
     intake = Intake(spec, settings, ledger, Asked(adopt=adopt, copies=copies))
     with within_roots(settings, *([] if copies is None else [copies])):
-        resolve(intake)
-        list_files(intake)
-        claim_output(intake)
-        plan(intake)
-    assert intake.plan is not None
+        for step in (*SURVEY.once, *SURVEY.until_stored):
+            step(intake)
     return intake.spec, intake.plan
 
 

@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,14 @@ from tests.support.fleet import function_spec, output_ids, wait_until, write_row
 pytestmark = pytest.mark.slow
 
 SHOUT = moody()
+
+
+def plan_by(monkeypatch: pytest.MonkeyPatch, way: str, step: Callable[[Intake], None]) -> None:
+    """From now on this step of an intake plans the files."""
+    steps = getattr(intake, way)
+    assert steps.until_stored[0] is intake.plan_files
+    changed = replace(steps, until_stored=(step, *steps.until_stored[1:]))
+    monkeypatch.setattr(intake, way, changed)
 
 
 class Grown(Site):
@@ -314,14 +323,14 @@ def test_copies_of_an_append_outlive_a_finish_that_sweeps(
     site.run(SHOUT)
     (site.folder / "in" / "b.csv").write_text("id,text\nb-0,hi\n")
     site.ids.append("b-0")
-    plan = intake.plan
+    plan = intake.plan_files
 
     def plan_then_finish(on_its_way: Intake) -> None:
         plan(on_its_way)
-        monkeypatch.setattr(intake, "plan", plan)
-        finish.finish(site.ledger, site.job_id)
+        if site.job.closed_at is None:
+            finish.finish(site.ledger, site.job_id)
 
-    monkeypatch.setattr(intake, "plan", plan_then_finish)
+    plan_by(monkeypatch, "APPEND", plan_then_finish)
     assert site.append().appended.rows == 1
     assert site.done() is JobState.COMPLETED
     assert output_ids(site.folder / "out") == site.ids
@@ -341,7 +350,7 @@ def test_a_sweep_that_lost_its_lock_takes_no_copy_of_a_later_append(
     site.ids.append("b-0")
     files = storage.expand([str(site.folder / "in" / "b.csv")])
     growth = Growth(site.job)
-    intake.plan(Intake(site.job.spec, given_ledger=site.ledger, growth=growth, files=files))
+    intake.plan_files(Intake(site.job.spec, given_ledger=site.ledger, growth=growth, files=files))
     (copy,) = (site.folder / "out" / "_input").iterdir()
     list_names, other = storage.list_names, second_ledger()
 
@@ -386,7 +395,7 @@ def test_the_copy_of_a_changed_file_outlives_a_finish_that_sweeps(
     site.submit_again()
     site.run(SHOUT)
     place.write_text("id,text\na-0,newer\n")
-    plan, plans = intake.plan, []
+    plan, plans = intake.plan_files, []
 
     def plan_then_finish(on_its_way: Intake) -> None:
         plan(on_its_way)
@@ -394,7 +403,7 @@ def test_the_copy_of_a_changed_file_outlives_a_finish_that_sweeps(
         if len(plans) == 1:
             assert site.finish() is JobState.COMPLETED
 
-    monkeypatch.setattr(intake, "plan", plan_then_finish)
+    plan_by(monkeypatch, "REDO", plan_then_finish)
     assert site.append(redo=True).redone_rows == 1
     assert len(plans) == 2
     assert site.done() is JobState.COMPLETED
@@ -410,13 +419,13 @@ def test_old_answers_stay_where_the_copy_of_a_changed_file_vanishes_again_and_ag
     site.submit_again()
     assert site.done() is JobState.COMPLETED
     place.write_text("id,text\na-0,newer\n")
-    plan = intake.plan
+    plan = intake.plan_files
 
     def plan_then_sweep(on_its_way: Intake) -> None:
         plan(on_its_way)
         output_directory.sweep_copies(site.ledger, site.job)
 
-    monkeypatch.setattr(intake, "plan", plan_then_sweep)
+    plan_by(monkeypatch, "REDO", plan_then_sweep)
     with pytest.raises(StorageUnavailable, match=r"a\.csv .* vanish: append again"):
         site.append(redo=True)
     assert site.job.state is JobState.COMPLETED

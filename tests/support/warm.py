@@ -156,6 +156,7 @@ _own: Nursery | None = None
 
 _modules: tuple[str, ...] = ()
 _started: dict[tuple[str, ...], Nursery] = {}
+_starting = threading.Lock()
 
 
 def use(modules: tuple[str, ...]) -> None:
@@ -177,9 +178,11 @@ def end() -> None:
 def _nursery() -> Nursery | None:
     if _own is not None or not _modules:
         return _own
-    if _modules not in _started:
-        _started[_modules] = Nursery.start(_modules)
-    return _started[_modules]
+    # Of threads that want their first process at once, one starts the nursery.
+    with _starting:
+        if _modules not in _started:
+            _started[_modules] = Nursery.start(_modules)
+        return _started[_modules]
 
 
 def _patch() -> None:
