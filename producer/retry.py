@@ -35,7 +35,7 @@ class Follower(Protocol):
     def keep(self, connection: Connection) -> None:
         """Rows are still being put back, so that it must not end yet."""
 
-    def let_go(self, connection: Connection) -> None:
+    def release(self, connection: Connection) -> None:
         """All rows are put back."""
 
 
@@ -84,7 +84,7 @@ def retry(
         after = piece.last
     for follower in followers:
         with ledger.transaction() as connection:
-            follower.let_go(connection)
+            follower.release(connection)
     return whole
 
 

@@ -67,7 +67,7 @@ class Heartbeat:
 
     Leases are renewed only while the engine makes progress. A child whose engine stands still for
     `engine_stall_seconds` is ended through `stalled`, and its leases go to others. The batches of a
-    thread that hangs in a stage go through `give_back`; where too many threads hang, `leave` ends
+    thread that hangs in a stage go through `release_hung`; where too many threads hang, `leave` ends
     the child in order. While the child holds nothing and has nothing to report, its supervisor
     beats for it: `say_idle` is false where the supervisor has been silent for so many seconds.
     `tell_waits` is called each second: what the child waits for is told sooner than the next beat.
@@ -81,7 +81,7 @@ class Heartbeat:
     stalled: Callable[[str], None]
     liveness: ChildLiveness
     recorder: Recorder
-    give_back: Callable[[Sequence[HeldBatch]], None]
+    release_hung: Callable[[Sequence[HeldBatch]], None]
     leave: Callable[[str], None]
     say_idle: Callable[[float], bool]
     tell_waits: Callable[[], None] = lambda: None
@@ -114,7 +114,7 @@ class Heartbeat:
         over: set[int] = set()
         if held or self._unreported() or not self._is_beaten_for():
             over = self._renew(held)
-        self._give_back_hung(held)
+        self._release_hung(held)
         for job_id in over:
             self._hold(job_id)
 
@@ -155,26 +155,26 @@ class Heartbeat:
             if why is not None:
                 self.recorder.problem("job_paused", job_id=job_id, why=why)
 
-    def _give_back_hung(self, held: Sequence[HeldBatch]) -> None:
+    def _release_hung(self, held: Sequence[HeldBatch]) -> None:
         """Gives back the batches of a thread that hangs in a stage. Those of a job that is over are
         given back at once, unless their part is being committed.
         """
         hanging = self._watch.look((batch.progress for batch in held), time.monotonic())
-        given_back = [
+        released = [
             batch
             for batch in held
-            if not batch.given_back
+            if not batch.released
             and (
                 batch.progress in hanging
                 or (batch.unwanted and (batch.progress.in_stage or not batch.publishing))
             )
         ]
-        for batch in given_back:
-            batch.given_back = True
-        if given_back:
+        for batch in released:
+            batch.released = True
+        if released:
             # The ledger may be away for long, and the heartbeat must go on.
             threading.Thread(
-                target=self.give_back, args=(given_back,), name=GIVES_BACK, daemon=True
+                target=self.release_hung, args=(released,), name=GIVES_BACK, daemon=True
             ).start()
         if len(hanging) > HUNG_THREADS:
             self.leave(f"{len(hanging)} threads hang in reading, rendering or writing")
@@ -190,10 +190,10 @@ class Heartbeat:
             # A batch that is being published may have been committed since the beat began.
             if not batch.publishing and not batch.lost:
                 self.recorder.lease_lost(*lease)
-                batch.give_up(lost=True)
+                batch.discard(lost=True)
                 return True
         elif lease in renewal.unwanted:
-            batch.give_up(lost=False)
+            batch.discard(lost=False)
         return False
 
     def _pause(self, seconds: float) -> bool:

@@ -70,7 +70,11 @@ class Runner:
             self.recorder,
         )
         self._handover = Handover(
-            self.who, self.ledger, self.window, self.settings.lease_seconds, self._batches.withdraw
+            self.who,
+            self.ledger,
+            self.window,
+            self.settings.lease_seconds,
+            self._batches.release_unbegun,
         )
         self._claiming, self._told = threading.Lock(), threading.Event()
         self._unsure_until = self._looked_at = -math.inf
@@ -159,9 +163,9 @@ class Runner:
                 for batch in released:
                     self._batches.release(batch, error)
 
-    def give_back(self, batches: Sequence[HeldBatch]) -> None:
+    def release_hung(self, batches: Sequence[HeldBatch]) -> None:
         """Ends batches whose thread hangs."""
-        self._batches.give_back(batches)
+        self._batches.release_hung(batches)
 
     def drain(self, grace_seconds: Callable[[], float]) -> None:
         """Claims nothing more, finishes what fits in the grace, keeps the finished rows of the

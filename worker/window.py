@@ -58,7 +58,7 @@ class HeldBatch:
 
     `left_engine` is set when no row of the batch may go to another child any more, `moving` while
     rows go. `publishing` is set when the batch leaves the engine, `committed` when the ledger has its part,
-    `given_back` when the heartbeat ends it because of its thread, `over` when somebody ends it.
+    `released` when the heartbeat ends it because of its thread, `over` when somebody ends it.
     Batches that one thread runs share their `progress`. `claimed_at` is in monotonic seconds. Who
     holds `changing` may give rows of the batch away, which changes its lease; nobody publishes it
     meanwhile. The engine draws `samples` sequences of each row; 1 until the job is known.
@@ -75,7 +75,7 @@ class HeldBatch:
     moving: bool = False
     publishing: bool = False
     committed: bool = False
-    given_back: bool = False
+    released: bool = False
     over: bool = False
     progress: Progress = field(default_factory=Progress)
     claimed_at: float = field(default_factory=time.monotonic)
@@ -95,7 +95,7 @@ class HeldBatch:
         if (work := self.work) is not None:
             work.stop()
 
-    def give_up(self, *, lost: bool) -> None:
+    def discard(self, *, lost: bool) -> None:
         """Stops a batch whose lease is lost or whose job is over: no row of it is wanted."""
         self.lost, self.unwanted = self.lost or lost, True
         self.stop()
@@ -228,7 +228,7 @@ class Window:
         if was_held:
             self.spending.release(batch.lease.job_id, len(batch.lease.todo))
 
-    def give_away(self, batch: HeldBatch, kept: Lease) -> None:
+    def hand_over(self, batch: HeldBatch, kept: Lease) -> None:
         """Rows of a batch go to other children: the batch is held under the lease `kept` now."""
         with self._changed:
             rows = len(batch.lease.todo) - len(kept.todo)

@@ -172,7 +172,7 @@ class LocalFleet:
         process.group = None
         self._note_end(process, f"with exit code {code}")
         if process.supervisor is not None:
-            self._free_leases(process.supervisor)
+            self._release_leases(process.supervisor)
 
     def _note_end(self, one: FleetProcess | FleetServer, why: str, **more: str) -> None:
         now = time.monotonic()
@@ -187,7 +187,7 @@ class LocalFleet:
             **more,
         )
 
-    def _free_leases(self, supervisor: str) -> None:
+    def _release_leases(self, supervisor: str) -> None:
         """Releases the batches of a dead worker; a reaper would do it later, and count losses."""
         with suppress(Retryable), self._ledger.transaction() as connection:
             workers.end_supervisor(connection, supervisor)
@@ -210,7 +210,7 @@ class LocalFleet:
             if process.group is not None:
                 process.group.stop(2 * self._drain_seconds + LEAVE_SECONDS)
             if process.supervisor is not None:
-                self._free_leases(process.supervisor)
+                self._release_leases(process.supervisor)
         for server in self._servers:
             server.close()
 

@@ -26,8 +26,9 @@ PRESSED_SPEEDUP = 10
 """How much sooner the next round comes while workers claim faster than rounds admit."""
 
 CONNECTIONS = MOST_FINISHING + 8
-"""Connections to Postgres of a reaper: one for its rounds, one for each finish, and seven for the other
-duties beside the rounds, which seldom work at the same time."""
+"""Connections to Postgres that a reaper keeps: one for its rounds, one for each finish, seven for the other
+duties beside the rounds, which seldom work at the same time. As many more are opened when they are needed.
+"""
 
 CHECK_SECONDS = 1.0
 """Pause between two checks of the version of the tables."""

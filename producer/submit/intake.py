@@ -342,7 +342,7 @@ def store_job(intake: Intake) -> None:
         # Another process submitted the same a moment ago: its job is the one to return.
         existing = existing_job(ledger, spec, listing, asked.new)
         if existing is None and marked:
-            output_owner.give_up(ledger, output_uri, owner)
+            output_owner.release(ledger, output_uri, owner)
         if existing is None or not isinstance(error, BadInput):
             raise
         intake.answer = existing

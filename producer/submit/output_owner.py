@@ -91,7 +91,7 @@ def take(ledger: Ledger, output_uri: str, wanted: Owner, *, adopting: bool = Fal
         _refuse_neighbours(ledger, output_uri)
     except BaseException:
         if made:
-            give_up(ledger, output_uri, wanted)
+            release(ledger, output_uri, wanted)
         raise
     return made
 
@@ -115,7 +115,7 @@ def hold(connection: Connection, output_uri: str, wanted: Owner) -> None:
     _take_over(connection, output_uri, found, wanted)
 
 
-def give_up(ledger: Ledger, output_uri: str, wanted: Owner) -> None:
+def release(ledger: Ledger, output_uri: str, wanted: Owner) -> None:
     """Removes the marker of a submit that came to nothing, and the directory if that was all; not
     where an equal submit stored the job. Without an answer of Postgres the marker stays.
     """

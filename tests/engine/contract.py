@@ -116,7 +116,7 @@ class Contract:
         rows = self.rows(requests)
         work = Work(self.task, requests, 600, outcomes.__setitem__, rows=rows)
         future = engine.start(work)
-        taken = set(work.withdraw(20))
+        taken = set(work.take_back(20))
         future.result(LIMIT_SECONDS)
         positions = enumerate(requests)
         assert outcomes.keys() == {at for at, each in positions if each.row_index not in taken}

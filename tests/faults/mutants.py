@@ -405,7 +405,7 @@ MUTANTS = (
     Mutant(
         "end of a hung stage",
         "worker/heartbeat.py",
-        "        self._give_back_hung(held)\n",
+        "        self._release_hung(held)\n",
         "",
         (f"{RUNNER}::{HANGS}",),
     ),

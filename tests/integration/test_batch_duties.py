@@ -18,7 +18,7 @@ from nightshift.producer.serve.api_batches import (
 )
 from nightshift.producer.serve.api_batches.finalize import ended_as
 from nightshift.producer.serve.ledger import api_batch_retry, api_batch_steps, fresh_parts
-from nightshift.producer.serve.ledger.api_batches import BatchStatus
+from nightshift.producer.serve.ledger.api_batches import ApiBatchStatus
 from tests.support.batch_site import OVER, Site, is_seen, line, over, results
 from tests.support.fleet import wait_until
 
@@ -32,7 +32,7 @@ def test_a_good_file_is_a_job_and_a_second_look_finds_nothing_to_do(site: Site) 
     batch = site.batch(line("a"), line("b"))
     assert site.validate()
     seen = site.seen(batch)
-    assert (seen.state, seen.model, seen.rows_total) == (BatchStatus.IN_PROGRESS, "m", 2)
+    assert (seen.state, seen.model, seen.rows_total) == (ApiBatchStatus.IN_PROGRESS, "m", 2)
     assert not site.validate()
     assert site.jobs() == 1
 
@@ -51,7 +51,7 @@ def test_a_cancel_while_the_file_is_read_leaves_no_job(
 
     monkeypatch.setattr(validate, moment, cancelled)
     assert site.validate()
-    assert site.seen(batch).state is BatchStatus.CANCELLED
+    assert site.seen(batch).state is ApiBatchStatus.CANCELLED
     assert site.jobs() == 0
 
 
@@ -70,7 +70,7 @@ def test_a_batch_whose_reaper_is_gone_is_another_ones_and_the_first_does_nothing
         given = {"job_id": 99, "model": "m", "rows": 1, "tokens": 1}
         assert not api_batch_steps.begin(connection, taken[1], **given)
         assert not api_batch_steps.refuse(connection, taken[1], [])
-    assert site.seen(batch).state is BatchStatus.IN_PROGRESS
+    assert site.seen(batch).state is ApiBatchStatus.IN_PROGRESS
     assert site.jobs() == 1
 
 
@@ -79,7 +79,7 @@ def test_a_table_that_cannot_be_used_fails_no_batch(site: Site) -> None:
     (site.folder / "models.yaml").write_text("models: [")
     with pytest.raises(Retryable, match=r"models\.yaml"):
         site.validate()
-    assert site.seen(batch).state is BatchStatus.VALIDATING
+    assert site.seen(batch).state is ApiBatchStatus.VALIDATING
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_bad_file_fails_with_the_codes_of_the_api(
     batch = site.batch(*lines)
     assert site.validate()
     seen = site.seen(batch)
-    assert seen.state is BatchStatus.FAILED
+    assert seen.state is ApiBatchStatus.FAILED
     assert [each["code"] for each in seen.errors or []] == codes
     assert site.jobs() == 0
 
@@ -131,12 +131,12 @@ def test_limits_of_requests_and_inputs() -> None:
         (None, JobState.FAILED, False, "failed"),
         (None, JobState.CANCELLED, False, "cancelled"),
         (None, None, False, "failed"),
-        (BatchStatus.EXPIRED, JobState.CANCELLED, False, "expired"),
-        (BatchStatus.CANCELLED, JobState.COMPLETED, True, "cancelled"),
+        (ApiBatchStatus.EXPIRED, JobState.CANCELLED, False, "expired"),
+        (ApiBatchStatus.CANCELLED, JobState.COMPLETED, True, "cancelled"),
     ],
 )
 def test_how_a_batch_ends(
-    told: BatchStatus | None, job: JobState | None, over: bool, wanted: str
+    told: ApiBatchStatus | None, job: JobState | None, over: bool, wanted: str
 ) -> None:
     assert ended_as(told, job, every_row_over=over) == wanted
 
@@ -150,7 +150,7 @@ def test_a_batch_whose_job_was_deleted_can_be_cancelled_and_ends(site: Site) -> 
             connection.exec_driver_sql(f"DELETE FROM {table} WHERE {column} > 0")
     site.cancel(batch)
     assert finalize.finalize_once(site.ledger, site.settings, "r-1")
-    assert site.seen(batch).state is BatchStatus.CANCELLED
+    assert site.seen(batch).state is ApiBatchStatus.CANCELLED
 
 
 def test_a_batch_whose_results_are_lost_is_tried_for_a_while_and_then_fails(site: Site) -> None:
@@ -159,13 +159,13 @@ def test_a_batch_whose_results_are_lost_is_tried_for_a_while_and_then_fails(site
     over(site, batch)
     with pytest.raises(Permanent, match="is gone"):
         finalize.finalize_once(site.ledger, site.settings, "r-1")
-    assert site.seen(batch).state is BatchStatus.FINALIZING
+    assert site.seen(batch).state is ApiBatchStatus.FINALIZING
     with site.ledger.transaction() as connection:
         connection.exec_driver_sql("UPDATE jobs SET closed_at = now() - interval '61 minutes'")
         connection.exec_driver_sql("UPDATE holds SET until = '-infinity'")
     assert finalize.finalize_once(site.ledger, site.settings, "r-2")
     seen = site.seen(batch)
-    assert seen.state is BatchStatus.FAILED
+    assert seen.state is ApiBatchStatus.FAILED
     assert [each["code"] for each in seen.errors or []] == ["results_lost"]
 
 
@@ -180,7 +180,7 @@ def test_a_second_try_keeps_the_old_results_until_there_are_new_ones(site: Site)
     assert is_seen(site, file_id)
     over(site, batch)
     with site.ledger.transaction() as connection:
-        api_batch_retry.let_go(connection, again.hold)
+        api_batch_retry.release(connection, again.hold)
         connection.exec_driver_sql("UPDATE jobs SET closed_at = now() - interval '61 minutes'")
     assert finalize.finalize_once(site.ledger, site.settings, "r-1")
     seen = site.seen(batch)
@@ -189,7 +189,7 @@ def test_a_second_try_keeps_the_old_results_until_there_are_new_ones(site: Site)
     with site.ledger.transaction() as connection:
         again = api_batch_retry.reopen(connection, 1)
         assert again is not None
-        api_batch_retry.let_go(connection, again.hold)
+        api_batch_retry.release(connection, again.hold)
         connection.exec_driver_sql(
             "UPDATE batches SET state = 'pending', part_name = NULL, part_bytes = NULL, "
             "part_checksum = NULL"
@@ -213,9 +213,9 @@ def test_a_cancel_while_rows_are_put_back_cancels_the_job_too(site: Site) -> Non
         connection.exec_driver_sql(
             "UPDATE jobs SET state = 'running', finished_at = NULL"
         )  # the rows are back
-        api_batch_retry.let_go(connection, again.hold)
+        api_batch_retry.release(connection, again.hold)
         assert connection.exec_driver_sql("SELECT state FROM jobs").scalar_one() == "cancelled"
-    assert site.seen(batch).state is BatchStatus.CANCELLING
+    assert site.seen(batch).state is ApiBatchStatus.CANCELLING
 
 
 def test_a_reaper_holds_its_batch_however_long_a_write_takes(

@@ -22,7 +22,7 @@ from nightshift.producer.serve.ledger import (
     api_batches,
     files,
 )
-from nightshift.producer.serve.ledger.api_batches import Batch, BatchStatus
+from nightshift.producer.serve.ledger.api_batches import ApiBatch, ApiBatchStatus
 from tests.support import console_site
 from tests.support.batch_site import OVER, RUNNING_AGAIN, Site, is_seen, line, over, results
 from tests.support.fleet import wait_until
@@ -33,7 +33,7 @@ def site(ledger: Ledger, tmp_path: object) -> Site:
     return Site(ledger, tmp_path)  # type: ignore[arg-type]
 
 
-def cancelled_rows(site: Site, *lines: object) -> Batch:
+def cancelled_rows(site: Site, *lines: object) -> ApiBatch:
     """A batch whose job is cancelled before anything ran: its results can be written."""
     batch = site.batch(*lines)
     assert site.validate()
@@ -57,11 +57,11 @@ def test_a_job_that_runs_again_while_its_results_are_written_is_not_over(
         patched.setattr(finalize, "_write", reopened)
         assert site.finalize()
     seen = site.seen(batch)
-    assert (seen.state, seen.error_file_id) == (BatchStatus.CANCELLING, None)
+    assert (seen.state, seen.error_file_id) == (ApiBatchStatus.CANCELLING, None)
     site.sql("UPDATE jobs SET state = 'cancelled', closed_at = now()")
     site.sql("UPDATE holds SET until = '-infinity'")
     assert site.finalize()
-    assert site.seen(batch).state is BatchStatus.CANCELLED
+    assert site.seen(batch).state is ApiBatchStatus.CANCELLED
 
 
 def test_the_line_of_a_row_that_never_ran_has_its_custom_id_with_half_a_character_too(
@@ -84,7 +84,7 @@ def test_a_completed_batch_has_a_line_for_every_row(site: Site) -> None:
     site.sql("UPDATE jobs SET closed_at = now() - interval '2 hours'")
     assert site.finalize()
     seen = site.seen(batch)
-    assert seen.state is BatchStatus.FAILED
+    assert seen.state is ApiBatchStatus.FAILED
     assert "0 of 2 rows" in (seen.errors or [{}])[0]["message"]
 
 
@@ -97,7 +97,7 @@ def test_results_that_cannot_be_delivered_leave_no_copy_for_an_hour(site: Site) 
         with pytest.raises(Permanent, match="0 of 2 rows"):
             site.finalize()
         site.sql("UPDATE holds SET until = '-infinity'")
-    assert site.seen(batch).state is BatchStatus.FINALIZING
+    assert site.seen(batch).state is ApiBatchStatus.FINALIZING
     nothing_is_on_its_way(site)
 
 
@@ -144,7 +144,7 @@ def test_a_retry_whose_input_is_deleted_while_its_archive_comes_back_changes_not
     answer = client.post(f"/v1/batches/{batch.id}/retry")
     assert answer.status_code == 400
     assert f"{batch.input_file_id} is deleted or expired" in answer.json()["error"]["message"]
-    assert site.seen(batch).state is BatchStatus.COMPLETED
+    assert site.seen(batch).state is ApiBatchStatus.COMPLETED
 
 
 def test_a_file_is_not_deleted_while_a_retry_that_reads_it_is_stored(site: Site) -> None:
@@ -182,7 +182,7 @@ def test_a_batch_that_is_lost_while_its_job_is_stored_leaves_no_marker(
     batch = site.batch(line())
     monkeypatch.setattr(api_batch_steps, "begin", lambda *_, **__: False)
     assert site.validate()
-    assert site.seen(batch).state is BatchStatus.VALIDATING
+    assert site.seen(batch).state is ApiBatchStatus.VALIDATING
     assert site.jobs() == 0
     assert list((site.folder / "store").rglob("_owner.json")) == []
 
@@ -194,7 +194,7 @@ def test_a_file_that_a_sweep_has_taken_is_never_named_by_a_batch(
     monkeypatch.setattr(files, "ready", lambda *_, **__: None)
     assert site.finalize()
     seen = site.seen(batch)
-    assert (seen.state, seen.error_file_id) == (BatchStatus.CANCELLING, None)
+    assert (seen.state, seen.error_file_id) == (ApiBatchStatus.CANCELLING, None)
 
 
 def test_a_batch_whose_rows_are_over_does_not_expire(site: Site) -> None:
@@ -205,7 +205,7 @@ def test_a_batch_whose_rows_are_over_does_not_expire(site: Site) -> None:
     site.sql(f"{OVER} WHERE name = 'batch_1'")
     with site.ledger.transaction() as connection:
         assert api_batch_steps.expire(connection, 10) == [open_.id]
-    assert site.seen(done).state is BatchStatus.IN_PROGRESS
+    assert site.seen(done).state is ApiBatchStatus.IN_PROGRESS
 
 
 def test_a_job_runs_no_further_when_its_batch_was_cancelled_and_the_retry_has_died(
@@ -241,7 +241,7 @@ def test_a_batch_runs_again_with_its_job_whoever_retries_that(site: Site) -> Non
     assert job is not None
     assert retry.retry(site.ledger, job, failed=True, dead=True, kind=None).reopened
     seen = site.seen(batch)
-    assert seen.state is BatchStatus.IN_PROGRESS
+    assert seen.state is ApiBatchStatus.IN_PROGRESS
     assert 3_590 < (seen.expires_at - seen.created_at).total_seconds() < 3_700, "a window of 1h"
     with site.ledger.transaction() as connection:
         row = connection.exec_driver_sql("SELECT finish_by FROM jobs").scalar_one()
@@ -263,7 +263,7 @@ def test_a_retry_that_is_not_allowed_leaves_the_batch_as_it_was(site: Site) -> N
 
     with pytest.raises(LeaseLost):
         retry.retry(site.ledger, job, failed=True, dead=True, kind=None, allowed=refused)
-    assert site.seen(batch).state is BatchStatus.COMPLETED
+    assert site.seen(batch).state is ApiBatchStatus.COMPLETED
 
 
 def retried(site: Site, kind: RowErrorKind | None = None) -> Retried:
@@ -295,7 +295,7 @@ def test_a_retry_of_a_batch_that_failed_before_its_rows_ran_asks_for_all_of_them
         "UPDATE jobs SET state = 'failed', reason = 'no engine', finished_at = now(), closed_at = now()"
     )
     assert site.finalize()
-    assert site.seen(first).state is BatchStatus.FAILED
+    assert site.seen(first).state is ApiBatchStatus.FAILED
     assert reserved(site, first) == (0, 0)
     site.batch(*(line(str(n), max_tokens=40) for n in range(3)))
     assert site.validate()
@@ -304,10 +304,10 @@ def test_a_retry_of_a_batch_that_failed_before_its_rows_ran_asks_for_all_of_them
     answer = door.browser().post(path, headers=headers)
     if code is not None:
         assert (answer.status_code, answer.json()["error"]["code"]) == (429, code)
-        assert site.seen(first).state is BatchStatus.FAILED
+        assert site.seen(first).state is ApiBatchStatus.FAILED
         return
     assert answer.status_code == 200, answer.text
-    assert site.seen(first).state is BatchStatus.IN_PROGRESS
+    assert site.seen(first).state is ApiBatchStatus.IN_PROGRESS
     assert reserved(site, first) == asked
 
 
@@ -324,7 +324,7 @@ def test_a_retry_reserves_the_part_of_the_tokens_that_its_rows_have(site: Site) 
     assert reserved(site, batch) == (1, 71)
 
 
-def reserved(site: Site, batch: Batch) -> tuple[int, int]:
+def reserved(site: Site, batch: ApiBatch) -> tuple[int, int]:
     with site.ledger.transaction() as connection:
         statement = "SELECT reserved_rows, reserved_tokens FROM api_batches WHERE id = %s"
         rows, tokens = connection.exec_driver_sql(statement, (batch.id,)).one()
@@ -349,10 +349,10 @@ def test_a_batch_that_is_being_finalized_runs_again_with_its_job(site: Site) -> 
     with site.ledger.transaction() as connection:
         taken = api_batch_steps.take_ended(connection, "r-1")
     assert taken is not None
-    assert site.seen(batch).state is BatchStatus.FINALIZING
+    assert site.seen(batch).state is ApiBatchStatus.FINALIZING
     assert retried(site).reopened
     seen = site.seen(batch)
-    assert seen.state is BatchStatus.IN_PROGRESS
+    assert seen.state is ApiBatchStatus.IN_PROGRESS
     site.sql("UPDATE api_batches SET expires_at = now() - interval '1 second'")
     with site.ledger.transaction() as connection:
         assert not holds.renew(connection, taken[1]), "that reaper has lost it"

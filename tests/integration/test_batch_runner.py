@@ -149,7 +149,7 @@ class Scene:
             self.stalls.append,
             ChildLiveness(settings, "mine"),
             Recorder(),
-            self.runner.give_back,
+            self.runner.release_hung,
             self.left.append,
             lambda _seconds: False,
         )
@@ -600,10 +600,10 @@ def test_a_batch_that_hangs_each_time_waits_ever_longer_and_others_do_not(scene:
         return float(found)
 
     hung, *others = scene.group
-    scene.runner.give_back(others[:1])
+    scene.runner.release_hung(others[:1])
     pauses = [pause(others[0])]
     for _ in range(3):
-        scene.runner.give_back([hung])
+        scene.runner.release_hung([hung])
         pauses.append(pause(hung))
         for lease in scene.claim():
             hung = HeldBatch(lease, 1) if lease.batch_id == hung.lease.batch_id else hung
@@ -688,7 +688,7 @@ def test_a_template_that_is_slow_and_moves_is_left_alone(
                 time.sleep(0.02)
                 moved()
                 heartbeat.beat()
-                looked.append(batch.given_back)
+                looked.append(batch.released)
         return load(self, batch)
 
     monkeypatch.setattr(BatchRunner, "_load", slow)

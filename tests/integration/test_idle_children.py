@@ -76,7 +76,7 @@ class Child:
             lambda _: None,
             ChildLiveness(settings, self.id),
             recorder,
-            self.runner.give_back,
+            self.runner.release_hung,
             lambda _: None,
             self.supervisor.say_idle,
         )

@@ -24,7 +24,7 @@ from nightshift.producer.archive import come_back
 from nightshift.producer.serve import access, slow
 from nightshift.producer.serve.errors import ApiError
 from nightshift.producer.serve.ledger import tenants
-from nightshift.producer.submit import submit as submitting
+from nightshift.producer.submit import intake as submitting
 from tests.support.arrow_memory import counted
 from tests.support.console_site import Site, send
 from tests.support.fleet import function_spec

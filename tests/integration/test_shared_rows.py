@@ -109,7 +109,7 @@ def test_rows_that_are_given_away_take_no_follower_with_them(scene: Scene) -> No
     scene.wait_taken(1)
     work, future = scene.engine.taken[0]
     work.wait(lambda rows: None, [0, 1])
-    assert work.withdraw(1) == [1]
+    assert work.take_back(1) == [1]
     work.emit(0, Answer({"loud": "RED"}))
     future.set_result(None)
     scene.wait_gone(0)

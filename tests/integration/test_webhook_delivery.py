@@ -17,7 +17,7 @@ from nightshift.common.ledger import Ledger, holds
 from nightshift.common.ledger.holds import Kind
 from nightshift.producer.serve.api_batches import webhooks
 from nightshift.producer.serve.ledger import api_batch_steps, outbox
-from nightshift.producer.serve.ledger.api_batches import BatchStatus
+from nightshift.producer.serve.ledger.api_batches import ApiBatchStatus
 from tests.support.fleet import logs, wait_until
 from tests.support.receiver import BROKEN, TAKEN, Answer, Listen
 from tests.support.sender import FIRST, KEY, SECOND, Sender
@@ -182,7 +182,10 @@ def test_each_end_of_a_batch_is_one_event_for_who_wants_to_hear_of_it(
             connection.exec_driver_sql("UPDATE api_batches SET state = 'finalizing'")
             hold = holds.take(connection, Kind.API_BATCH, batch, "r")
             assert hold is not None
-            state, none = BatchStatus.COMPLETED, dict.fromkeys(["output_file_id", "error_file_id"])
+            state, none = (
+                ApiBatchStatus.COMPLETED,
+                dict.fromkeys(["output_file_id", "error_file_id"]),
+            )
             counts = {"written": True, "completed": 0, "failed": 0, "usage": {}}
             assert api_batch_steps.end(connection, hold, state, **none, **counts)
     with sender.ledger.transaction() as connection:

@@ -13,7 +13,7 @@ from nightshift.producer.serve.ledger import (
     files,
     tenants,
 )
-from nightshift.producer.serve.ledger.api_batches import Batch, NewBatch
+from nightshift.producer.serve.ledger.api_batches import ApiBatch, NewApiBatch
 
 ENDPOINT = "/v1/chat/completions"
 
@@ -28,7 +28,7 @@ class Site:
             serve_store=str(folder / "store"), serve_models=folder / "models.yaml"
         )
 
-    def batch(self, *lines: Any, tenant: str = "acme") -> Batch:
+    def batch(self, *lines: Any, tenant: str = "acme") -> ApiBatch:
         """A batch of a file with these lines."""
         self.made += 1
         file_id, place = f"file-{self.made}", self.folder / f"{self.made}.jsonl"
@@ -40,7 +40,7 @@ class Site:
             files.ready(
                 connection, file_id, purpose="batch", filename="x", size=size, expires_after=None
             )
-            new = NewBatch(
+            new = NewApiBatch(
                 f"batch_{self.made}",
                 tenant,
                 ENDPOINT,
@@ -57,13 +57,13 @@ class Site:
         assert found is not None
         return found
 
-    def seen(self, batch: Batch) -> Batch:
+    def seen(self, batch: ApiBatch) -> ApiBatch:
         with self.ledger.transaction() as connection:
             found = api_batches.get(connection, batch.tenant, batch.id)
         assert found is not None
         return found
 
-    def cancel(self, batch: Batch) -> None:
+    def cancel(self, batch: ApiBatch) -> None:
         with self.ledger.transaction() as connection:
             found = api_batches.locked(connection, batch.tenant, batch.id)
             assert found is not None
@@ -98,7 +98,7 @@ OVER = "UPDATE jobs SET state = 'completed', finished_at = now(), closed_at = no
 RUNNING_AGAIN = "UPDATE jobs SET state = 'running', finished_at = NULL, closed_at = NULL"
 
 
-def over(site: Site, batch: Batch) -> None:
+def over(site: Site, batch: ApiBatch) -> None:
     """The job of a batch is over, and a part of it is gone."""
     with site.ledger.transaction() as connection:
         connection.exec_driver_sql(
@@ -108,7 +108,7 @@ def over(site: Site, batch: Batch) -> None:
         connection.exec_driver_sql(OVER)
 
 
-def results(site: Site, batch: Batch) -> str:
+def results(site: Site, batch: ApiBatch) -> str:
     """A file of answers that the batch has."""
     with site.ledger.transaction() as connection:
         files.receive(connection, "file-out", "acme", str(site.folder / "out"))

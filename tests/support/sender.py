@@ -14,7 +14,7 @@ from nightshift.producer.serve.ledger import (
     outbox,
     tenants,
 )
-from nightshift.producer.serve.ledger.api_batches import NewBatch
+from nightshift.producer.serve.ledger.api_batches import NewApiBatch
 
 KEY = "an operator's long key"
 
@@ -39,7 +39,7 @@ class Sender:
     def batch(self) -> str:
         """A batch that a reaper has yet to look at; its id."""
         self.made += 1
-        new = NewBatch(
+        new = NewApiBatch(
             f"batch_{self.made}",
             "acme",
             "/v1/embeddings",

@@ -116,23 +116,23 @@ def test_the_last_rows_that_have_not_begun_are_withdrawn() -> None:
     work.wait(dropped.extend, range(10, 16))
     assert work.begin(10)
     assert work.rows_waiting == 5
-    assert work.withdraw(2) == [14, 15] == dropped
+    assert work.take_back(2) == [14, 15] == dropped
     assert not work.begin(15)
-    assert work.is_withdrawn(14)
+    assert work.is_taken_back(14)
     assert work.begin_all() == 4
-    assert work.withdraw(9) == []
+    assert work.take_back(9) == []
 
 
 def test_the_last_rows_are_those_of_the_last_requests_in_any_order_of_the_rows() -> None:
     work = Work(TASK, [Request(row) for row in (8, 3, 9, 1, 0, 7)], 60, lambda *_: None)
     work.wait(lambda _: None, range(10))
-    assert work.withdraw(3) == [0, 1, 7]
-    assert work.withdraw(1) == [9]
+    assert work.take_back(3) == [0, 1, 7]
+    assert work.take_back(1) == [9]
     assert work.begin_all() == 2
 
 
-@pytest.mark.parametrize("is_withdrawn", [False, True])
-def test_a_row_that_ends_before_it_began_is_answered_or_given_away(is_withdrawn: bool) -> None:
+@pytest.mark.parametrize("is_taken_back", [False, True])
+def test_a_row_that_ends_before_it_began_is_answered_or_given_away(is_taken_back: bool) -> None:
     """As an image that cannot be read: the row waits for its turn, and is refused."""
     outcomes: dict[int, Outcome] = {}
     requests = [Request(10), Request(11)]
@@ -141,26 +141,26 @@ def test_a_row_that_ends_before_it_began_is_answered_or_given_away(is_withdrawn:
     async def answer(request: Request, _: int) -> Outcome:
         if request.row_index == 10:
             await asyncio.Event().wait()
-        if is_withdrawn:
-            assert work.withdraw(1) == [11]
+        if is_taken_back:
+            assert work.take_back(1) == [11]
         raise ValueError("no image")
 
     async def run() -> list[int]:
         rows = asyncio.ensure_future(run_rows(work, [(0, 0), (1, 1)], answer, str))
-        while len(outcomes) + len(work._withdrawn) == 0:
+        while len(outcomes) + len(work._taken_back) == 0:
             await asyncio.sleep(0)
-        left = work.withdraw(9)
+        left = work.take_back(9)
         await rows
         return left
 
     assert asyncio.run(asyncio.wait_for(run(), 120)) == [10]
-    assert list(outcomes) == ([] if is_withdrawn else [1])
+    assert list(outcomes) == ([] if is_taken_back else [1])
 
 
 def test_of_an_engine_that_says_nothing_no_row_is_withdrawn() -> None:
     work = work_of(3)
     assert work.rows_waiting == 0
-    assert work.withdraw(3) == []
+    assert work.take_back(3) == []
 
 
 def test_as_many_rows_of_a_line_have_begun_as_the_engine_runs_at_once() -> None:
@@ -169,7 +169,7 @@ def test_as_many_rows_of_a_line_have_begun_as_the_engine_runs_at_once() -> None:
     places = [line.enter(work, row) for row in range(10, 15)]
     assert work.rows_waiting == 3
     line.leave(places[0])
-    assert work.withdraw(9) == [13, 14]
+    assert work.take_back(9) == [13, 14]
     line.leave(places[3])
     line.leave(places[4])
     assert not places[3].begun

@@ -153,7 +153,7 @@ def test_a_closed_window_wakes_who_waits_and_gives_no_room() -> None:
 @pytest.mark.parametrize("lost", [True, False])
 def test_giving_a_batch_up_stops_its_work_also_when_it_is_attached_later(lost: bool) -> None:
     batch = held(1)
-    batch.give_up(lost=lost)
+    batch.discard(lost=lost)
     work = Work(task=None, requests=[], row_timeout_seconds=1, emit=lambda *_: None)  # type: ignore[arg-type]
     batch.attach(work)
     assert work.stopped.is_set()

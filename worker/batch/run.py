@@ -99,11 +99,11 @@ class BatchRunner:
         """Releases a batch that cannot run here: a sibling may take it."""
         self._outcomes.end(batch, StorageUnavailable(str(error)))
 
-    def withdraw(self, batch: HeldBatch) -> None:
+    def release_unbegun(self, batch: HeldBatch) -> None:
         """Releases a batch in place of its thread: no row of the batch has begun."""
         self._outcomes.end(batch, None)
 
-    def give_back(self, batches: Sequence[HeldBatch]) -> None:
+    def release_hung(self, batches: Sequence[HeldBatch]) -> None:
         """Releases batches in place of their thread: the thread hangs in a stage, or the job is over.
 
         If the thread goes on later, it ends none of them a second time. A part that the thread

@@ -112,7 +112,7 @@ async def _run_row(
     except (EngineDead, EngineUnavailable):
         raise
     except asyncio.CancelledError:
-        if work.is_withdrawn(row_index):
+        if work.is_taken_back(row_index):
             return None
         raise
     except StorageUnavailable as error:

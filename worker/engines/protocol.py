@@ -98,7 +98,7 @@ class Work:
     _going_on: "Future[None]" = field(default_factory=Future)
     _changing: threading.Lock = field(default_factory=threading.Lock)
     _waiting: set[int] = field(default_factory=set)
-    _withdrawn: set[int] = field(default_factory=set)
+    _taken_back: set[int] = field(default_factory=set)
     _drop: Callable[[Collection[int]], object] | None = None
 
     def wait(self, drop: Callable[[Collection[int]], object], rows: Collection[int]) -> None:
@@ -108,13 +108,13 @@ class Work:
         """
         with self._changing:
             self._drop = drop
-            self._waiting |= set(rows) - self._withdrawn
+            self._waiting |= set(rows) - self._taken_back
 
     def begin(self, row_index: int) -> bool:
         """The engine begins a row now; False for a row that was withdrawn: the engine drops it."""
         with self._changing:
             self._waiting.discard(row_index)
-            return row_index not in self._withdrawn
+            return row_index not in self._taken_back
 
     def begin_all(self) -> int:
         """Every row that is left begins now; how many were not withdrawn. These are the first requests."""
@@ -128,7 +128,7 @@ class Work:
         with self._changing:
             return len(self._waiting)
 
-    def withdraw(self, most_rows: int) -> list[int]:
+    def take_back(self, most_rows: int) -> list[int]:
         """Takes the last requests that have not begun, at most so many, out of the engine; returns their
         row_index, ascending. They get no outcome.
         """
@@ -137,7 +137,7 @@ class Work:
             waiting = [each.row_index for each in self.requests if each.row_index in self._waiting]
             taken = sorted(waiting[len(waiting) - min(most_rows, len(waiting)) :])
             self._waiting.difference_update(taken)
-            self._withdrawn.update(taken)
+            self._taken_back.update(taken)
             drop = self._drop
         if taken and drop is not None:
             drop(taken)
@@ -146,11 +146,11 @@ class Work:
     @property
     def rows_left(self) -> int:
         """Rows that were not withdrawn."""
-        return len(self.requests) - len(self._withdrawn)
+        return len(self.requests) - len(self._taken_back)
 
-    def is_withdrawn(self, row_index: int) -> bool:
+    def is_taken_back(self, row_index: int) -> bool:
         """Whether nobody waits for the outcome of the row."""
-        return row_index in self._withdrawn
+        return row_index in self._taken_back
 
     def stop(self) -> None:
         """Cancels the requests that are not finished."""

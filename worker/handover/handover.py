@@ -55,10 +55,10 @@ class Handover:
             pieces = len(part_sizes(rows, given.piece_rows))
             room = siblings.room[batch.lease.job_id]
             if rows and (room is None or pieces <= room or rows == len(batch.lease.todo)):
-                left -= self._give(batch, rows, given.piece_rows)
+                left -= self._hand_over_rows(batch, rows, given.piece_rows)
         return given.rows - left
 
-    def _give(self, batch: HeldBatch, most_rows: int, piece_rows: int) -> int:
+    def _hand_over_rows(self, batch: HeldBatch, most_rows: int, piece_rows: int) -> int:
         """Gives at most so many rows of a batch away; returns how many.
 
         Where the ledger refuses that, the rows stay out of the engine, and the end of the batch makes
@@ -68,7 +68,7 @@ class Handover:
             if batch.left_engine or batch.stopped or batch.over:
                 return 0
             todo = batch.lease.todo
-            rows = todo if batch.work is None else _withdrawn(batch, most_rows)
+            rows = todo if batch.work is None else _taken_back(batch, most_rows)
             if not len(rows) or len(rows) > most_rows:
                 return 0
             whole = len(rows) == len(todo)
@@ -102,7 +102,7 @@ class Handover:
             kept = self.ledger.transact(split)
             if kept is None:
                 return True
-            self.window.give_away(batch, kept)
+            self.window.hand_over(batch, kept)
         return False
 
 
@@ -123,9 +123,9 @@ def _waiting(batch: HeldBatch) -> int:
     return batch.unfinished if work is None else work.rows_waiting
 
 
-def _withdrawn(batch: HeldBatch, most_rows: int) -> RowRanges:
+def _taken_back(batch: HeldBatch, most_rows: int) -> RowRanges:
     assert batch.work is not None
-    return RowRanges.from_indices(batch.work.withdraw(most_rows))
+    return RowRanges.from_indices(batch.work.take_back(most_rows))
 
 
 def _pieces(rows: RowRanges, piece_rows: int) -> list[RowRanges]:

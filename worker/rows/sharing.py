@@ -111,7 +111,7 @@ class Answers:
 
     def lead(self, key: Key, follower: Follower) -> Answer | bool:
         """The answer to an equal request. Where there is none, True for who leads from now on, until
-        `keep` or `give_up`; False where an equal request runs, whose answer `follower` gets then.
+        `keep` or `release`; False where an equal request runs, whose answer `follower` gets then.
         """
         with self._lock:
             if (found := self._found(key)) is not None:
@@ -122,7 +122,7 @@ class Answers:
             self._running[key].append(follower)
             return False
 
-    def give_up(self, keys: Iterable[Key]) -> None:
+    def release(self, keys: Iterable[Key]) -> None:
         """Requests that led have ended without an answer: their followers get none."""
         with self._lock:
             for key in keys:
@@ -236,7 +236,7 @@ class Rounds:
         if key is None:
             return
         if not isinstance(outcome, Answer):
-            self._give_up([key])
+            self._release([key])
             return
         shared = replace(
             outcome,
@@ -264,10 +264,10 @@ class Rounds:
 
     def end(self) -> None:
         """No row of the first round runs any more: rows of other batches wait for none of them."""
-        self._give_up(list(self._leading))
+        self._release(list(self._leading))
 
-    def _give_up(self, keys: Sequence[Key]) -> None:
+    def _release(self, keys: Sequence[Key]) -> None:
         with self._lock:
-            given_up = self._leading.intersection(keys)
-            self._leading -= given_up
-        self.answers.give_up(given_up)
+            released = self._leading.intersection(keys)
+            self._leading -= released
+        self.answers.release(released)

@@ -34,7 +34,7 @@ from nightshift.producer.serve.ledger import (
     files,
     ids,
 )
-from nightshift.producer.serve.ledger.api_batches import Batch, BatchStatus
+from nightshift.producer.serve.ledger.api_batches import ApiBatch, ApiBatchStatus
 from nightshift.producer.submit.planning import convert
 
 log = structlog.get_logger(__name__)
@@ -46,8 +46,11 @@ TRIED_FOR = timedelta(hours=1)
 """How long a batch is tried whose results cannot be read: an operator may bring lost files back."""
 
 NEVER_RAN = {
-    BatchStatus.EXPIRED: ("batch_expired", "the batch's time was over before this request ran"),
-    BatchStatus.CANCELLED: ("batch_cancelled", "the batch was cancelled before this request ran"),
+    ApiBatchStatus.EXPIRED: ("batch_expired", "the batch's time was over before this request ran"),
+    ApiBatchStatus.CANCELLED: (
+        "batch_cancelled",
+        "the batch was cancelled before this request ran",
+    ),
 }
 """Code and message of a request that never ran, by how the batch ends."""
 
@@ -70,18 +73,18 @@ class ResultFile:
 
 
 def ended_as(
-    ends_as: BatchStatus | None, job: JobState | None, *, every_row_over: bool
-) -> BatchStatus:
+    ends_as: ApiBatchStatus | None, job: JobState | None, *, every_row_over: bool
+) -> ApiBatchStatus:
     """How a batch ends: as it was told to, else as its job did. A job that failed with an outcome for
     every row has completed the batch: which rows failed stands in its files.
     """
     if ends_as is not None:
         return ends_as
     if job is JobState.CANCELLED:
-        return BatchStatus.CANCELLED
+        return ApiBatchStatus.CANCELLED
     if job is JobState.COMPLETED or (job is JobState.FAILED and every_row_over):
-        return BatchStatus.COMPLETED
-    return BatchStatus.FAILED
+        return ApiBatchStatus.COMPLETED
+    return ApiBatchStatus.FAILED
 
 
 def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
@@ -102,12 +105,12 @@ def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
     if job is None or progress is None:
         gone = [Problem("job_deleted", "the job of the batch was deleted").as_json]
         with suppress(LeaseLost):
-            _end(ledger, batch, hold, told or BatchStatus.FAILED, (), gone, {}, None)
+            _end(ledger, batch, hold, told or ApiBatchStatus.FAILED, (), gone, {}, None)
         return True
     over = progress["rows_done"] + progress["rows_failed"]
     status = ended_as(told, job.state, every_row_over=over == progress["rows_total"])
     errors = None
-    if status is BatchStatus.FAILED:
+    if status is ApiBatchStatus.FAILED:
         errors = [Problem("job_failed", job.reason or "the job of the batch failed").as_json]
     try:
         with _result_files(ledger, settings, batch) as results:
@@ -128,7 +131,7 @@ def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
             raise
         log.exception("batch_results_lost", batch=batch.id)
         lost_results = [Problem("results_lost", f"the results cannot be read: {error}").as_json]
-        ended = told or BatchStatus.FAILED
+        ended = told or ApiBatchStatus.FAILED
         with suppress(LeaseLost):
             _end(ledger, batch, hold, ended, (), lost_results, dict(progress), job)
     else:
@@ -140,7 +143,7 @@ def _write(
     ledger: Ledger,
     hold: Hold,
     job: Job,
-    status: BatchStatus,
+    status: ApiBatchStatus,
     rows_total: int,
     results: tuple[ResultFile, ResultFile],
     hide: Callable[[str], str],
@@ -176,15 +179,15 @@ def _write(
             ),
         )
     lines = answers.lines + errors.lines
-    if status is BatchStatus.COMPLETED and lines != rows_total:
+    if status is ApiBatchStatus.COMPLETED and lines != rows_total:
         raise Permanent(f"the parts of {job.label} have {lines:,} of {rows_total:,} rows")
 
 
 def _end(
     ledger: Ledger,
-    batch: Batch,
+    batch: ApiBatch,
     hold: Hold,
-    status: BatchStatus,
+    status: ApiBatchStatus,
     results: tuple[ResultFile, ...],
     errors: list[dict[str, Any]] | None,
     progress: dict[str, Any],
@@ -220,7 +223,7 @@ def _end(
             error_file_id=shown.get("error"),
             completed=kinds["output"].lines if results else 0,
             failed=failed
-            if status is BatchStatus.COMPLETED
+            if status is ApiBatchStatus.COMPLETED
             else int(progress.get("rows_failed", 0)),
             usage=_usage(progress, sum(file.reasoning_tokens for file in results)),
             errors=errors,
@@ -230,7 +233,7 @@ def _end(
         reached(Moment.DELIVERING)
 
 
-def _refuse_reopened(connection: Connection, batch: Batch, job: Job | None) -> None:
+def _refuse_reopened(connection: Connection, batch: ApiBatch, job: Job | None) -> None:
     """LeaseLost where the job is not as it was when its files were written. From here on nobody reopens
     it before the end of the transaction.
     """
@@ -260,7 +263,7 @@ def _usage(progress: dict[str, Any], thoughts: int) -> dict[str, Any]:
 
 @contextmanager
 def _result_files(
-    ledger: Ledger, settings: Settings, batch: Batch
+    ledger: Ledger, settings: Settings, batch: ApiBatch
 ) -> Iterator[tuple[ResultFile, ResultFile]]:
     """The files of answers and of errors on their way. Where the block fails, the next sweep takes them: a
     batch is tried again each minute, and each try writes as much as the results have.
@@ -274,7 +277,7 @@ def _result_files(
         raise
 
 
-def _new_file(ledger: Ledger, settings: Settings, batch: Batch) -> ResultFile:
+def _new_file(ledger: Ledger, settings: Settings, batch: ApiBatch) -> ResultFile:
     file_id = ids.new("file-")
     file = ResultFile(file_id, store_layout.file(settings, batch.tenant, file_id))
     with ledger.transaction() as connection:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from nightshift.common.ledger import Connection, holds
 from nightshift.producer.serve.ledger import api_batch_retry
 from nightshift.producer.serve.ledger.api_batch_retry import Reopened
-from nightshift.producer.serve.ledger.api_batches import BatchStatus
+from nightshift.producer.serve.ledger.api_batches import ApiBatchStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +19,15 @@ class RetriedBatch:
     @property
     def ends_anew(self) -> bool:
         """One that failed because its results could not be written gets them now."""
-        return self.batch.before is BatchStatus.FAILED
+        return self.batch.before is ApiBatchStatus.FAILED
 
     def keep(self, connection: Connection) -> None:
         """No reaper finalizes the batch while rows are put back."""
         holds.renew(connection, self.batch.hold)
 
-    def let_go(self, connection: Connection) -> None:
+    def release(self, connection: Connection) -> None:
         """From now on a reaper may finalize the batch."""
-        api_batch_retry.let_go(connection, self.batch.hold)
+        api_batch_retry.release(connection, self.batch.hold)
 
 
 def run_again(connection: Connection, job_id: int) -> RetriedBatch | None:

@@ -25,7 +25,7 @@ from nightshift.producer.serve.ledger import (
     quotas,
     tenants,
 )
-from nightshift.producer.serve.ledger.api_batches import Batch
+from nightshift.producer.serve.ledger.api_batches import ApiBatch
 from nightshift.producer.serve.ledger.files import File
 from nightshift.producer.serve.model_table import ModelTable, ServedModel
 from nightshift.producer.serve.tenants import limits as tenant_limits
@@ -72,7 +72,7 @@ def validate_once(ledger: Ledger, settings: Settings, who: str) -> bool:
 
 
 def _validate(
-    ledger: Ledger, settings: Settings, batch: Batch, file: File | None, work: Renewed
+    ledger: Ledger, settings: Settings, batch: ApiBatch, file: File | None, work: Renewed
 ) -> list[dict[str, Any]]:
     """Makes the job of a batch; returns what is wrong with it otherwise."""
     if file is None:
@@ -118,7 +118,7 @@ def _table(settings: Settings) -> ModelTable:
 
 
 def _begin(
-    ledger: Ledger, settings: Settings, hold: Hold, batch: Batch, spec: JobSpec, facts: FileFacts
+    ledger: Ledger, settings: Settings, hold: Hold, batch: ApiBatch, spec: JobSpec, facts: FileFacts
 ) -> list[dict[str, Any]]:
     assert facts.model is not None
     model = facts.model
@@ -166,7 +166,7 @@ class QuotaExceeded(BadInput):
         self.problem = problem
 
 
-def _spec(settings: Settings, batch: Batch, file: File, model: ServedModel) -> JobSpec:
+def _spec(settings: Settings, batch: ApiBatch, file: File, model: ServedModel) -> JobSpec:
     options = batch.options
     return parse_spec(
         {

@@ -22,7 +22,7 @@ from nightshift.producer.serve.console.page_calls import (
 from nightshift.producer.serve.errors import ApiError, not_found
 from nightshift.producer.serve.ledger import api_batches as batches
 from nightshift.producer.serve.ledger import files
-from nightshift.producer.serve.ledger.api_batches import Batch, BatchStatus
+from nightshift.producer.serve.ledger.api_batches import ApiBatch, ApiBatchStatus
 from nightshift.producer.serve.ledger.files import File
 from nightshift.producer.serve.v1 import batches as api_batches
 from nightshift.producer.serve.v1 import files as api_files
@@ -38,7 +38,7 @@ PURPOSES = ("batch", "batch_output")
 class Shown:
     """A batch with its rows now, and the speed of its job, None where that does not run."""
 
-    batch: Batch
+    batch: ApiBatch
     counts: dict[str, int]
     rate: float | None
     left: float | None
@@ -110,12 +110,12 @@ def _seen(ledger: Ledger, tenant: str | None, id: str) -> dict[str, Any] | None:
     return {
         "shown": shown,
         "files": there,
-        "may_cancel": batch.state in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS),
+        "may_cancel": batch.state in (ApiBatchStatus.VALIDATING, ApiBatchStatus.IN_PROGRESS),
         "may_retry": _may_retry(batch, has_input=there["Requests"] is not None),
     }
 
 
-def _may_retry(batch: Batch, *, has_input: bool) -> bool:
+def _may_retry(batch: ApiBatch, *, has_input: bool) -> bool:
     """Whether the page offers to run the rows again that failed."""
     has_job = batch.job_id is not None
     return api_batches.never_again(batch, has_job=has_job, has_input=has_input) is None
@@ -170,7 +170,7 @@ def delete_file(visit: Visit) -> Response:
     return seen_at("/files")
 
 
-def _shown(connection: Connection, found: list[Batch]) -> list[Shown]:
+def _shown(connection: Connection, found: list[ApiBatch]) -> list[Shown]:
     running = [each.job_id for each in found if each.job_id is not None and not each.state.over]
     rows = {row["job"]: row for row in job_pace.some(connection, running)} if running else {}
     shown = []
@@ -187,7 +187,7 @@ def _shown(connection: Connection, found: list[Batch]) -> list[Shown]:
     return shown
 
 
-def _batch(visit: Visit) -> Batch:
+def _batch(visit: Visit) -> ApiBatch:
     id = visit.request.path_params["id"]
     with visit.ledger.transaction() as connection:
         found = batches.get(connection, visit.looker.scope, id)

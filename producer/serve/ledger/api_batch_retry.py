@@ -10,7 +10,7 @@ from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.holds import Hold, Kind
 from nightshift.common.ledger.jobs import deadlines
 from nightshift.producer.serve.ledger import api_batch_steps, files, quotas
-from nightshift.producer.serve.ledger.api_batches import BatchStatus
+from nightshift.producer.serve.ledger.api_batches import ApiBatchStatus
 
 WHO = "retry"
 """Who holds a batch while rows of its job are put back."""
@@ -46,7 +46,7 @@ class Reopened:
     """A batch whose job's rows are put back, and the state that the batch had."""
 
     hold: Hold
-    before: BatchStatus
+    before: ApiBatchStatus
 
 
 def reopen(connection: Connection, job_id: int) -> Reopened | None:
@@ -56,14 +56,14 @@ def reopen(connection: Connection, job_id: int) -> Reopened | None:
     found = connection.execute(LOCK, {"job_id": job_id}).one_or_none()
     if found is None:
         return None
-    before = BatchStatus(found.state)
+    before = ApiBatchStatus(found.state)
     # A file is deleted only while nothing that is open reads it.
     if before.over and not files.keep(connection, found.input_file_id):
         raise BadInput(
             f"the file {found.input_file_id} is deleted or expired: its rows cannot be read again"
         )
     rows, tokens = quotas.again(connection, job_id)
-    given = {"id": found.id, "runs": before is BatchStatus.IN_PROGRESS, "is_over": before.over}
+    given = {"id": found.id, "runs": before is ApiBatchStatus.IN_PROGRESS, "is_over": before.over}
     asked = {"rows": rows, "tokens": tokens}
     connection.execute(REOPEN, {**given, **asked})
     hold = holds.take(connection, Kind.API_BATCH, found.id, WHO, over=True)
@@ -76,7 +76,7 @@ def goes_on(connection: Connection, id: str) -> bool:
     return holds.has(connection, Kind.API_BATCH, id, WHO)
 
 
-def let_go(connection: Connection, hold: Hold) -> None:
+def release(connection: Connection, hold: Hold) -> None:
     """The rows of a batch that was reopened are put back, and its job has its deadline: from now on a reaper
     may finalize the batch. If the end of the batch was asked for meanwhile, its job is cancelled.
     """
@@ -84,7 +84,7 @@ def let_go(connection: Connection, hold: Hold) -> None:
     if found is None or not holds.is_held(connection, hold):
         return
     holds.release(connection, hold)
-    if found.state == BatchStatus.IN_PROGRESS:
+    if found.state == ApiBatchStatus.IN_PROGRESS:
         deadlines.set_finish_by(connection, found.job_id, found.expires_at)
     else:
         api_batch_steps.cancel_job(connection, found.job_id)

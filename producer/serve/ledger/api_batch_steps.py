@@ -18,8 +18,8 @@ from nightshift.common.text import storable
 from nightshift.producer.serve.ledger import outbox
 from nightshift.producer.serve.ledger.api_batches import (
     COLUMNS,
-    Batch,
-    BatchStatus,
+    ApiBatch,
+    ApiBatchStatus,
     as_batch,
 )
 
@@ -115,12 +115,12 @@ retry has left.
 """
 
 
-def take_validating(connection: Connection, who: str) -> tuple[Batch, Hold] | None:
+def take_validating(connection: Connection, who: str) -> tuple[ApiBatch, Hold] | None:
     """Takes the oldest batch whose file wants to be read; None where there is none."""
     return _taken(connection, TAKE_VALIDATING, who)
 
 
-def take_ended(connection: Connection, who: str) -> tuple[Batch, Hold] | None:
+def take_ended(connection: Connection, who: str) -> tuple[ApiBatch, Hold] | None:
     """Takes a batch whose job is closed, or deleted; from now on it is finalizing, or cancelling."""
     return _taken(connection, TAKE_ENDED, who)
 
@@ -190,7 +190,7 @@ def cancel_strays(connection: Connection, most: int) -> list[str]:
     return [batch.id for batch in found]
 
 
-def cancel(connection: Connection, batch: Batch) -> None:
+def cancel(connection: Connection, batch: ApiBatch) -> None:
     """Cancels a batch whose row the caller has locked, and which is validating or in progress. One
     that is validating is cancelled at once: nothing of it ever runs.
     """
@@ -214,7 +214,7 @@ def cancel(connection: Connection, batch: Batch) -> None:
 def end(
     connection: Connection,
     hold: Hold,
-    state: BatchStatus,
+    state: ApiBatchStatus,
     *,
     written: bool,
     output_file_id: str | None,
@@ -243,10 +243,10 @@ def end(
     return ended
 
 
-def ends_as(connection: Connection, id: str) -> BatchStatus | None:
+def ends_as(connection: Connection, id: str) -> ApiBatchStatus | None:
     """How the batch ends because its job was cancelled for it; None where that was not so."""
     found = connection.scalar(text("SELECT ends_as FROM api_batches WHERE id = :id"), {"id": id})
-    return None if found is None else BatchStatus(found)
+    return None if found is None else ApiBatchStatus(found)
 
 
 def cancel_job(connection: Connection, job_id: int) -> None:
@@ -255,7 +255,7 @@ def cancel_job(connection: Connection, job_id: int) -> None:
         jobs.cancel(connection, job_id)
 
 
-def _taken(connection: Connection, statement: Any, who: str) -> tuple[Batch, Hold] | None:
+def _taken(connection: Connection, statement: Any, who: str) -> tuple[ApiBatch, Hold] | None:
     row = connection.execute(statement).mappings().one_or_none()
     if row is None:
         return None

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from nightshift.common.ledger.connection import Connection
 
 
-class BatchStatus(StrEnum):
+class ApiBatchStatus(StrEnum):
     """The states of a batch, in the words of the API."""
 
     VALIDATING = "validating"
@@ -31,7 +31,7 @@ class BatchStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ApiBatch:
     """A batch as the ledger has it. `job_id` is None until it is valid; rows are counted at its end,
     while it runs its job counts. `options` is what the client sent under "nightshift".
     """
@@ -39,7 +39,7 @@ class Batch:
     id: str
     seq: int
     tenant: str
-    state: BatchStatus
+    state: ApiBatchStatus
     endpoint: str
     input_file_id: str
     completion_window: str
@@ -69,7 +69,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class NewBatch:
+class NewApiBatch:
     """A batch to insert; `window_seconds` is what its completion_window means."""
 
     id: str
@@ -187,7 +187,7 @@ REQUEST_LOCK = 0x62617463
 LAST_SEQ = 2**63 - 1
 
 
-def insert(connection: Connection, new: NewBatch) -> Batch | None:
+def insert(connection: Connection, new: NewApiBatch) -> ApiBatch | None:
     """Makes a batch; None where a batch of this tenant has its idempotency key."""
     given = {name: getattr(new, name) for name in new.__slots__}
     as_json = {name: json.dumps(given[name]) for name in ("metadata", "options")}
@@ -206,7 +206,7 @@ def lock_request(connection: Connection, tenant: str, request_hash: bytes) -> No
 
 def repeated(
     connection: Connection, tenant: str, request_hash: bytes, seconds: float
-) -> Batch | None:
+) -> ApiBatch | None:
     """The last batch that this request of the tenant made within so many seconds."""
     given = {"tenant": tenant, "hash": request_hash, "seconds": seconds}
     row = connection.execute(REPEATED, given).mappings().one_or_none()
@@ -215,7 +215,7 @@ def repeated(
 
 def by_idempotency_key(
     connection: Connection, tenant: str, key: str, seconds: float
-) -> tuple[Batch, bytes] | None:
+) -> tuple[ApiBatch, bytes] | None:
     """The batch that the tenant made with this key within so many seconds, and the hash of its request.
     A key that is older is free.
     """
@@ -246,13 +246,13 @@ def jobs_without_results(connection: Connection, most: int) -> list[int]:
     return list(connection.scalars(JOBS_WITHOUT_RESULTS, {"most": most}))
 
 
-def get(connection: Connection, tenant: str | None, id: str) -> Batch | None:
+def get(connection: Connection, tenant: str | None, id: str) -> ApiBatch | None:
     """A batch that the tenant sees; any with `tenant` None."""
     row = connection.execute(GET, {"id": id, "tenant": tenant}).mappings().one_or_none()
     return None if row is None else as_batch(row)
 
 
-def locked(connection: Connection, tenant: str, id: str) -> Batch | None:
+def locked(connection: Connection, tenant: str, id: str) -> ApiBatch | None:
     """`get`, of a batch that nobody else changes until the end of the transaction."""
     row = connection.execute(LOCKED, {"id": id, "tenant": tenant}).mappings().one_or_none()
     return None if row is None else as_batch(row)
@@ -260,7 +260,7 @@ def locked(connection: Connection, tenant: str, id: str) -> Batch | None:
 
 def listed(
     connection: Connection, tenant: str | None, *, limit: int, before: int = LAST_SEQ
-) -> list[Batch]:
+) -> list[ApiBatch]:
     """At most `limit` batches of a tenant, of all with `tenant` None, the newest first, from before the place `before` on."""
     given = {"tenant": tenant, "limit": limit, "before": before}
     return [as_batch(row) for row in connection.execute(LISTED, given).mappings()]
@@ -273,7 +273,7 @@ def of_job(connection: Connection, job_id: int) -> str | None:
     return found
 
 
-def as_batch(row: Mapping[Any, Any]) -> Batch:
+def as_batch(row: Mapping[Any, Any]) -> ApiBatch:
     """A row with COLUMNS; others are left out."""
-    values = {name: row[name] for name in Batch.__slots__}
-    return Batch(**{**values, "state": BatchStatus(row["state"])})
+    values = {name: row[name] for name in ApiBatch.__slots__}
+    return ApiBatch(**{**values, "state": ApiBatchStatus(row["state"])})

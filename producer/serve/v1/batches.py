@@ -21,7 +21,7 @@ from nightshift.producer.serve.ledger import (
     api_batches,
     files,
 )
-from nightshift.producer.serve.ledger.api_batches import Batch, BatchStatus
+from nightshift.producer.serve.ledger.api_batches import ApiBatch, ApiBatchStatus
 from nightshift.producer.serve.v1 import create, objects, paging
 from nightshift.producer.serve.v1.schemas import BatchList, BatchObject
 
@@ -60,10 +60,14 @@ def cancel_batch(call: Call) -> dict[str, Any]:
         found = api_batches.locked(connection, call.caller.tenant, call.path["id"])
         if found is None:
             raise not_found("batch", call.path["id"])
-        if found.state in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS):
+        if found.state in (ApiBatchStatus.VALIDATING, ApiBatchStatus.IN_PROGRESS):
             api_batch_steps.cancel(connection, found)
             audit_log.record(connection, "cancel", found.job_id, f"batch {found.id}")
-        elif found.state in (BatchStatus.COMPLETED, BatchStatus.FAILED, BatchStatus.EXPIRED):
+        elif found.state in (
+            ApiBatchStatus.COMPLETED,
+            ApiBatchStatus.FAILED,
+            ApiBatchStatus.EXPIRED,
+        ):
             raise ApiError(
                 409,
                 f"the batch is {found.state} and cannot be cancelled",
@@ -101,11 +105,11 @@ def retry_batch(call: Call) -> dict[str, Any]:
         return _seen(connection, _get(connection, call))
 
 
-def never_again(batch: Batch, *, has_job: bool, has_input: bool) -> str | None:
+def never_again(batch: ApiBatch, *, has_job: bool, has_input: bool) -> str | None:
     """Why a batch cannot be tried again, in one sentence; None where it can. A failed batch may have no
     failed rows: its results could not be written.
     """
-    if batch.state not in (BatchStatus.COMPLETED, BatchStatus.FAILED):
+    if batch.state not in (ApiBatchStatus.COMPLETED, ApiBatchStatus.FAILED):
         return f"the batch is {batch.state}: one that is completed or failed can be tried again"
     if not has_job:
         return "the batch has no job, or its job was deleted: create a batch of the file again"
@@ -113,25 +117,25 @@ def never_again(batch: Batch, *, has_job: bool, has_input: bool) -> str | None:
         return (
             f"the file {batch.input_file_id} is deleted or expired: its rows cannot be read again"
         )
-    if batch.state is BatchStatus.COMPLETED and not batch.rows_failed:
+    if batch.state is ApiBatchStatus.COMPLETED and not batch.rows_failed:
         return "no row of the batch has failed"
     return None
 
 
-def _get(connection: Connection, call: Call) -> Batch:
+def _get(connection: Connection, call: Call) -> ApiBatch:
     found = api_batches.get(connection, call.caller.tenant, call.path["id"])
     if found is None:
         raise not_found("batch", call.path["id"])
     return found
 
 
-def _seen(connection: Connection, batch: Batch) -> dict[str, Any]:
+def _seen(connection: Connection, batch: ApiBatch) -> dict[str, Any]:
     runs = batch.job_id is not None and not batch.state.over
     progress = jobs.progress(connection, batch.job_id) if runs and batch.job_id else None
     return objects.batch(batch, objects.counts(batch, progress))
 
 
-GOES_ON = (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING)
+GOES_ON = (ApiBatchStatus.IN_PROGRESS, ApiBatchStatus.FINALIZING)
 """States of a batch that was tried again and is not over."""
 
 ROUTES: list[Route] = [

@@ -17,7 +17,7 @@ from nightshift.producer.serve import access
 from nightshift.producer.serve.calls import Call
 from nightshift.producer.serve.errors import ApiError
 from nightshift.producer.serve.ledger import api_batches, files, ids
-from nightshift.producer.serve.ledger.api_batches import Batch, NewBatch
+from nightshift.producer.serve.ledger.api_batches import ApiBatch, NewApiBatch
 
 WINDOW = re.compile(r"([1-9][0-9]{0,4})([mhd])", re.ASCII)
 UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86400}
@@ -102,7 +102,7 @@ def window_seconds(window: str) -> float:
     return float(int(found[1]) * UNIT_SECONDS[found[2]]) if found else 0.0
 
 
-def parsed(call: Call) -> NewBatch:
+def parsed(call: Call) -> NewApiBatch:
     """The batch that a request asks for; ApiError 400 names the first parameter that is wrong."""
     try:
         given = CreateBatch.model_validate(call.json())
@@ -115,7 +115,7 @@ def parsed(call: Call) -> NewBatch:
     key = call.headers.get("idempotency-key")
     if key is not None and not 0 < len(key) <= 255:
         raise ApiError(400, "the Idempotency-Key has 1 to 255 characters", param="idempotency-key")
-    return NewBatch(
+    return NewApiBatch(
         id=ids.new("batch_"),
         tenant=call.caller.tenant,
         endpoint=given.endpoint,
@@ -132,7 +132,7 @@ def parsed(call: Call) -> NewBatch:
     )
 
 
-def made(ledger: Ledger, new: NewBatch, *, retried: bool) -> Batch:
+def made(ledger: Ledger, new: NewApiBatch, *, retried: bool) -> ApiBatch:
     """The batch, new or that of an earlier try of the same request.
 
     Who gets an error knows that there is no batch: a COMMIT whose answer was lost is read back, under
@@ -148,7 +148,7 @@ def made(ledger: Ledger, new: NewBatch, *, retried: bool) -> Batch:
         return found
 
 
-def _made(connection: Connection, new: NewBatch, *, retried: bool) -> Batch:
+def _made(connection: Connection, new: NewApiBatch, *, retried: bool) -> ApiBatch:
     api_batches.lock_request(connection, new.tenant, new.request_hash)
     known = _known(connection, new, retried=retried)
     if known is not None:
@@ -180,7 +180,7 @@ def _made(connection: Connection, new: NewBatch, *, retried: bool) -> Batch:
     return found
 
 
-def _known(connection: Connection, new: NewBatch, *, retried: bool) -> Batch | None:
+def _known(connection: Connection, new: NewApiBatch, *, retried: bool) -> ApiBatch | None:
     """The batch of an earlier try of the same request."""
     if new.idempotency_key is not None:
         found = api_batches.by_idempotency_key(
@@ -194,7 +194,7 @@ def _known(connection: Connection, new: NewBatch, *, retried: bool) -> Batch | N
     return api_batches.repeated(connection, new.tenant, new.request_hash, REPEAT_SECONDS)
 
 
-def _other_body(new: NewBatch) -> ApiError:
+def _other_body(new: NewApiBatch) -> ApiError:
     return ApiError(
         409,
         f"the Idempotency-Key {new.idempotency_key!r} was used for another request",
@@ -204,15 +204,15 @@ def _other_body(new: NewBatch) -> ApiError:
     )
 
 
-def _read_back(ledger: Ledger, new: NewBatch) -> Batch | None:
+def _read_back(ledger: Ledger, new: NewApiBatch) -> ApiBatch | None:
     """The batch if its COMMIT counted; LedgerUnavailable while nobody can tell."""
 
-    def look() -> Batch | None:
+    def look() -> ApiBatch | None:
         with ledger.transaction() as connection:
             api_batches.lock_request(connection, new.tenant, new.request_hash)
             return api_batches.get(connection, new.tenant, new.id)
 
-    attempts: Callable[[Callable[[], Batch | None]], Batch | None] = Retrying(
+    attempts: Callable[[Callable[[], ApiBatch | None]], ApiBatch | None] = Retrying(
         stop=stop_after_delay(KNOWN_AFTER_SECONDS),
         wait=wait_exponential(0.1, 5),
         retry=retry_if_exception_type(LedgerUnavailable),

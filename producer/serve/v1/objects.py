@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from nightshift.producer.serve.ledger.api_batches import Batch, BatchStatus
+from nightshift.producer.serve.ledger.api_batches import ApiBatch, ApiBatchStatus
 from nightshift.producer.serve.ledger.files import File
 
 NO_USAGE: Mapping[str, Any] = {
@@ -41,7 +41,7 @@ def file(row: File) -> dict[str, Any]:
     }
 
 
-def batch(row: Batch, counts: Mapping[str, int]) -> dict[str, Any]:
+def batch(row: ApiBatch, counts: Mapping[str, int]) -> dict[str, Any]:
     """A batch; `counts` are its rows: total, completed, failed."""
     over = row.state.over
     return {
@@ -74,11 +74,11 @@ def page(rows: list[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
     }
 
 
-def counts(row: Batch, running: Mapping[Any, Any] | None) -> dict[str, int]:
+def counts(row: ApiBatch, running: Mapping[Any, Any] | None) -> dict[str, int]:
     """How many rows a batch has, and how many are over: its job's while it runs (`running` is the
     row of job_progress), its own before and after.
     """
-    if running is None or row.state.over or row.state is BatchStatus.VALIDATING:
+    if running is None or row.state.over or row.state is ApiBatchStatus.VALIDATING:
         return {
             "total": row.rows_total,
             "completed": row.rows_completed,
