@@ -19,14 +19,8 @@ def bring_back(ledger: Ledger, job: Job) -> None:
     ways = wings.offered("bring_back")
     for bring in ways:
         bring(ledger, job)
-    if ways or job.closed_at is None:
-        return
-    with ledger.transaction() as connection:
-        if archives.is_away(connection, job.id):
-            raise BadInput(
-                f"the batches of job {job.id} are in its archive, which nightshift reads with its "
-                "folder producer/archive alone"
-            )
+    if not ways:
+        _refuse_away(ledger, job)
 
 
 def errors(
@@ -35,10 +29,23 @@ def errors(
     """How many rows of each kind failed, the most frequent first, and the first of them in dataset
     order, of one kind if named. Those of an archived job are read from its archive.
     """
-    for read in wings.offered("archived_errors"):
+    ways = wings.offered("archived_errors")
+    if not ways:
+        _refuse_away(ledger, job)
+    for read in ways:
         found: tuple[dict[str, int], list[Row]] | None = read(ledger, job, kind=kind, limit=limit)
         if found is not None:
             return found
     with ledger.transaction() as connection:
         kinds = failed_rows.count_by_kind(connection, job.id)
         return kinds, failed_rows.first(connection, job.id, kind=kind, limit=limit)
+
+
+def _refuse_away(ledger: Ledger, job: Job) -> None:
+    """BadInput where rows of a job have left Postgres, and no wing knows the way back."""
+    with ledger.transaction() as connection:
+        if archives.is_away(connection, job.id):
+            raise BadInput(
+                f"the batches of job {job.id} are in its archive, which nightshift reads with its "
+                "folder producer/archive alone"
+            )

@@ -89,7 +89,7 @@ def _refuse_older(ledger: Ledger, found: str | None) -> None:
     if found is not None and int(found) < FIRST:
         raise SchemaMismatch(
             f"the database {ledger.place} is at migration {found}, and this code goes on from {FIRST:04} "
-            "or later: let the code that made it finish its jobs, and take another database for new ones"
+            "or later: migrate it with an earlier release first, or take another database or home folder"
         )
 
 

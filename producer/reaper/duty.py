@@ -25,6 +25,10 @@ from nightshift.producer.reaper.watchdog import Watchdog
 log = structlog.get_logger(__name__)
 
 
+RETRY_SECONDS = 5.0
+"""Pause after a turn that failed, of a duty whose own pause is longer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Duty:
     """`run` is one turn; True from it says that there is more to do at once. `pause` is the time in seconds
@@ -93,12 +97,13 @@ class Round:
         for duty in self._duties:
             if time.monotonic() < self._next_turn.get(duty.name, 0.0):
                 continue
-            more = True
+            done, more = False, True
             while more and not reaper.stop.is_set():
                 reaper.watchdog.alive()
                 done, more = reaper.attempt(duty.name, duty.run)
                 reaper.silence.heard(worked=done)
-            self._next_turn[duty.name] = time.monotonic() + duty.pause
+            if done:
+                self._next_turn[duty.name] = time.monotonic() + duty.pause
 
 
 class Beside:
@@ -110,7 +115,9 @@ class Beside:
         self._pausing = threading.Lock()
         # Daemons: a turn that is cut off stops no process from ending.
         self._threads = [
-            threading.Thread(target=self._work, name=f"{duty.name}-{number}", daemon=True)
+            threading.Thread(
+                target=self._work, args=(number == 0,), name=f"{duty.name}-{number}", daemon=True
+            )
             for number in range(duty.threads)
         ]
 
@@ -124,12 +131,13 @@ class Beside:
         for thread in self._threads:
             thread.join(max(0.0, asked_at + self._duty.leave_seconds - time.monotonic()))
 
-    def _work(self) -> None:
-        stop, more = self._reaper.stop, False
+    def _work(self, is_first: bool) -> None:
+        stop, pause, more = self._reaper.stop, 0.0 if is_first else self._duty.pause, False
         while not stop.is_set():
             if not more:
                 # One at a time: together the threads ask no more often than one would.
                 with self._pausing:
-                    if stop.wait(self._duty.pause):
+                    if stop.wait(pause):
                         return
-            _, more = self._reaper.attempt(self._duty.name, self._duty.run)
+            done, more = self._reaper.attempt(self._duty.name, self._duty.run)
+            pause = self._duty.pause if done else min(self._duty.pause, RETRY_SECONDS)

@@ -21,6 +21,7 @@ from nightshift.common.ledger.jobs import job_end, jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.states import JobState
 from nightshift.producer.reaper import error_parts, generation_files, manifest, output_directory
+from nightshift.producer.reaper.renewal import renewed
 from nightshift.producer.results import id_counts
 from nightshift.producer.submit import output_owner
 
@@ -47,7 +48,8 @@ def finish(
         with ledger.transaction() as connection:
             hold = job_end.take(connection, job_id, "command")
         try:
-            finish(ledger, job_id, roots, hold=hold)
+            with renewed(ledger, hold):
+                finish(ledger, job_id, roots, hold=hold)
         finally:
             with suppress(Retryable), ledger.transaction() as connection:
                 holds.postpone(connection, hold, 0)
@@ -103,7 +105,9 @@ def _finish(ledger: Ledger, hold: Hold, roots: Sequence[str]) -> None:
 
 @contextmanager
 def writing(ledger: Ledger, hold: Hold) -> Iterator[Connection]:
-    """A transaction of whoever finishes the job; LeaseLost once somebody else does."""
+    """A transaction of whoever finishes the job; LeaseLost once somebody else does. That saves work: the end
+    of the job alone must be written by one, and is, under the lock of the job's row.
+    """
     with ledger.transaction() as connection:
         if not holds.is_held(connection, hold):
             raise LeaseLost(f"another reaper finishes job {hold.subject}")

@@ -18,6 +18,9 @@ MOST_FINISHING = 4
 """Jobs whose files one reaper finishes at the same time, so that a job with a million parts does not
 hold up the others. Most of that time is spent on waiting for the store."""
 
+REST_SECONDS = 1.0
+"""How long a job whose finish failed is left alone by every reaper."""
+
 LEAVE_SECONDS = 10.0
 """Time that the running finishes get when the reaper is asked to stop."""
 
@@ -45,13 +48,14 @@ class Finish:
             hold = job_end.take_finishable(connection, self._reaper.name)
         if hold is None:
             return False
-        waits = True
+        waits, rest_seconds = True, REST_SECONDS
         try:
             with renewed(ledger, hold):
                 self._finish(hold)
+            rest_seconds = 0.0
         finally:
             with suppress(Retryable), ledger.transaction() as connection:
-                waits = holds.postpone(connection, hold, 0)
+                waits = holds.postpone(connection, hold, rest_seconds)
         return not waits
 
     def _finish(self, hold: Hold) -> None:

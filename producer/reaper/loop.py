@@ -27,7 +27,8 @@ PRESSED_SPEEDUP = 10
 
 CONNECTIONS = MOST_FINISHING + 8
 """Connections to Postgres that a reaper keeps: one for its rounds, one for each finish, seven for the other
-duties beside the rounds, which seldom work at the same time. As many more are opened when they are needed.
+duties beside the rounds and for renewals, which seldom work at the same time. As many more are opened when
+they are needed.
 """
 
 CHECK_SECONDS = 1.0

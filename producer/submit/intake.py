@@ -212,13 +212,20 @@ def find_known(intake: Intake) -> None:
     intake.answer = existing_job(intake.ledger, intake.spec, intake.listing, intake.asked.new)
 
 
+def set_deadline(intake: Intake) -> None:
+    """The moment of limits.finish_by by the clock of this machine; BadInput when it has passed."""
+    wanted = intake.spec.limits.finish_by
+    if intake.answer is None and wanted is not None:
+        try:
+            intake.due = finish_by.moment(wanted, datetime.now().astimezone())
+        except ValueError as error:
+            raise BadInput(f"limits.finish_by: {error}") from error
+
+
 def claim_output(intake: Intake) -> None:
-    """BadInput for an output directory that a new job cannot have, or a deadline that has passed."""
+    """BadInput for an output directory that a new job cannot have."""
     spec = intake.spec
-    if intake.answer is not None:
-        return
-    intake.due = _due(spec)
-    if intake.asked.copies is not None:
+    if intake.answer is not None or intake.asked.copies is not None:
         return
     storage.check_directory(spec.output.uri)
     if intake.given_ledger is not None:
@@ -472,7 +479,7 @@ SURVEY = Way((resolve, list_files, claim_output), (check_batch_file, plan_files,
 """What a submit of a new job would refuse, and its plan; nothing is stored."""
 
 SUBMIT = Way(
-    (resolve, list_files, find_known, claim_output),
+    (resolve, list_files, find_known, set_deadline, claim_output),
     (check_batch_file, plan_files, check_rows, arrange, store_job),
 )
 APPEND = Way((open_up, check_paths), (plan_files, check_fit, arrange_generation, store_generation))
@@ -498,13 +505,3 @@ def _new_job(intake: Intake) -> NewJob:
         tenant=intake.asked.tenant,
         admitted=intake.asked.admitted,
     )
-
-
-def _due(spec: JobSpec) -> datetime | None:
-    """The moment of limits.finish_by by the clock of this machine; BadInput when it has passed."""
-    if spec.limits.finish_by is None:
-        return None
-    try:
-        return finish_by.moment(spec.limits.finish_by, datetime.now().astimezone())
-    except ValueError as error:
-        raise BadInput(f"limits.finish_by: {error}") from error

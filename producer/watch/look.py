@@ -62,6 +62,8 @@ def look_once(ledger: Ledger, settings: Settings, who: str = "reaper") -> bool:
         except NightshiftError as error:
             log.warning("look_failed", job_id=job.id, error=str(error))
             with ledger.transaction() as connection:
+                if not watches.is_looking(connection, due.hold):
+                    return True
                 watches.end_look(connection, due.hold, files=None, listing=None, error=str(error))
             return True
         with ledger.transaction() as connection:

@@ -4,6 +4,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sqlalchemy import text
 from starlette.testclient import TestClient
 
 from nightshift.common import storage
@@ -357,6 +358,26 @@ def test_a_batch_that_is_being_finalized_runs_again_with_its_job(site: Site) -> 
     with site.ledger.transaction() as connection:
         assert not holds.renew(connection, taken[1]), "that reaper has lost it"
         assert api_batch_steps.expire(connection, 10) == [batch.id]
+
+
+def test_a_reaper_that_chose_a_batch_before_a_retry_took_it_changes_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its statement began before the retry was stored, and does not know of the hold."""
+    batch = site.batch(line())
+    assert site.validate()
+    site.sql("UPDATE api_batches SET state = 'completed', rows_failed = 1")
+    site.sql(OVER)
+    with site.ledger.transaction() as connection:
+        again = api_batch_retry.reopen(connection, 1)
+    assert again is not None
+    monkeypatch.setattr(api_batch_steps, "ENDED", text("SELECT id FROM api_batches FOR UPDATE"))
+    with site.ledger.transaction() as connection:
+        assert api_batch_steps.take_ended(connection, "r-1") is None
+    assert site.seen(batch).state is ApiBatchStatus.IN_PROGRESS
+    with site.ledger.transaction() as connection:
+        api_batch_retry.release(connection, again.hold)
+    assert site.seen(batch).state is ApiBatchStatus.IN_PROGRESS
 
 
 def test_a_retry_that_was_cut_off_goes_on_when_the_client_asks_again(site: Site) -> None:

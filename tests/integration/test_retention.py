@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from nightshift.common.ledger.jobs import archives, jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
+from nightshift.producer import archived, wings
 from nightshift.producer.archive import come_back, retention, table_files
 from nightshift.producer.reaper import loop
 from nightshift.producer.submit.submit import submit
@@ -310,3 +312,13 @@ def test_a_reaper_archives_beside_its_rounds(
         stop.set()
         reaper.join()
     assert gone(old)
+
+
+def test_without_the_wing_whoever_needs_the_rows_of_an_archived_job_is_told_so(
+    old: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert archive(old) == "archived"
+    monkeypatch.setattr(wings, "offered", lambda _: [])
+    for need in (archived.bring_back, partial(archived.errors, kind=None, limit=9)):
+        with pytest.raises(BadInput, match="are in its archive, which nightshift reads with"):
+            need(old.ledger, old.job)

@@ -12,7 +12,7 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry import metrics
 from nightshift.producer import wings
-from nightshift.producer.reaper import duties, loop, watchdog
+from nightshift.producer.reaper import duties, duty, loop, watchdog
 from nightshift.producer.reaper.duty import Beside, Duty, Reaper, Round
 from nightshift.producer.reaper.metrics import Rounds
 from tests.support.fleet import wait_until
@@ -31,7 +31,7 @@ def reaper() -> Iterator[Reaper]:
 
 
 def test_every_duty_is_in_the_table_once_and_its_failures_are_counted(reaper: Reaper) -> None:
-    names = [duty.name for duty in duties.table(reaper)]
+    names = [each.name for each in duties.table(reaper)]
     assert len(names) == len(set(names))
     # `hold` is one budget of many.
     assert {*names, "hold"} == set(metrics.REAPER_DUTY_FAILURES.labels["duty"])
@@ -40,14 +40,14 @@ def test_every_duty_is_in_the_table_once_and_its_failures_are_counted(reaper: Re
 def test_budgets_are_held_before_anything_is_admitted_and_nothing_is_reaped_before(
     reaper: Reaper,
 ) -> None:
-    turns = [duty.name for duty in duties.table(reaper) if not duty.threads]
+    turns = [each.name for each in duties.table(reaper) if not each.threads]
     assert turns == ["hold_budgets", "unqueue", "dispatch", "reap", "tidy", "beat"]
 
 
 def test_a_reaper_has_a_connection_for_its_rounds_and_each_duty_that_may_take_long(
     reaper: Reaper,
 ) -> None:
-    threads = 1 + sum(duty.threads for duty in duties.table(reaper))
+    threads = 1 + sum(each.threads for each in duties.table(reaper))
     assert threads <= 2 * loop.CONNECTIONS, "as many again are opened where they are needed"
 
 
@@ -57,7 +57,7 @@ def test_a_wing_that_is_not_installed_has_no_duties(
     monkeypatch.setattr(wings, "INSTALLED", ())
     wings._wings.cache_clear()
     try:
-        names = {duty.name for duty in duties.table(reaper)}
+        names = {each.name for each in duties.table(reaper)}
     finally:
         wings._wings.cache_clear()
     assert names & {"archive_due", "make_looks", "validate", "finalize"} == set()
@@ -128,8 +128,28 @@ def test_threads_of_a_duty_that_find_nothing_ask_no_more_often_than_one_would(
     began = time.monotonic()
     beside.start()
     assert enough.wait(60)
-    # Five pauses, one after the other; four threads by themselves would need two.
-    assert time.monotonic() - began >= 0.5
+    # The first asks at once, then four pauses come one after the other; four threads by themselves would need one.
+    assert time.monotonic() - began >= 0.4
+
+
+def test_a_turn_that_failed_is_tried_again_soon_however_long_the_pause_is(
+    reaper: Reaper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = threading.Semaphore(0)
+
+    def fail() -> None:
+        tried.release()
+        raise LedgerUnavailable("no answer")
+
+    monkeypatch.setattr(duty, "RETRY_SECONDS", 0.01)
+    Beside(reaper, Duty("sweep_files", 3600.0, fail, threads=1)).start()
+    for _ in range(3):
+        assert tried.acquire(timeout=60)
+    turns = Round(reaper, [Duty("beat", 3600.0, fail)])
+    turns.turn()
+    turns.turn()
+    assert tried.acquire(timeout=60)
+    assert tried.acquire(timeout=60)
 
 
 def test_the_watchdog_says_when_the_next_sign_of_the_round_is_due() -> None:
@@ -141,5 +161,5 @@ def test_the_watchdog_says_when_the_next_sign_of_the_round_is_due() -> None:
 
     settings = Settings(dispatch_seconds=2.0)
     watchdog.Watchdog(settings, State()).alive()
-    duty = watchdog.DUTY_ANSWERS * settings.answer_seconds + watchdog.BROKER_SECONDS
-    assert written == [pytest.approx(watchdog.DUTIES * duty + 2.0, abs=1)]
+    longest = watchdog.DUTY_ANSWERS * settings.answer_seconds + watchdog.BROKER_SECONDS
+    assert written == [pytest.approx(watchdog.DUTIES * longest + 2.0, abs=1)]

@@ -34,6 +34,7 @@ REST = (
     "DELETE FROM job_spending WHERE job_id = :id",
     "DELETE FROM input_files WHERE job_id = :id",
     "DELETE FROM job_archives WHERE job_id = :id",
+    "DELETE FROM job_watches WHERE job_id = :id",
     "DELETE FROM holds WHERE subject = CAST(:id AS text) AND kind IN ('finish', 'archive', 'look')",
     "DELETE FROM deletions WHERE job_id = :id",
     "DELETE FROM jobs WHERE id = :id",

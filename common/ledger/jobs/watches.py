@@ -47,18 +47,18 @@ class DueLook:
     listing: str | None
 
 
-TAKE_DUE = text(f"""
-    WITH due AS (
-        SELECT w.job_id FROM job_watches w JOIN jobs j ON j.id = w.job_id
-        WHERE w.next_look_at <= now() AND {holds.free(Kind.LOOK, "w.job_id")}
-          AND j.state IN ('running', 'paused', 'completed')
-        ORDER BY w.next_look_at LIMIT 1 FOR UPDATE OF w SKIP LOCKED
-    )
-    UPDATE job_watches w SET next_look_at = now() + make_interval(secs => w.every_seconds)
-    FROM due WHERE w.job_id = due.job_id
-    RETURNING w.job_id, w.every_seconds, now() AS now, w.listing
+DUE = text(f"""
+    SELECT w.job_id FROM job_watches w JOIN jobs j ON j.id = w.job_id
+    WHERE w.next_look_at <= now() AND {holds.free(Kind.LOOK, "w.job_id")}
+      AND j.state IN ('running', 'paused', 'completed')
+    ORDER BY w.next_look_at LIMIT 1 FOR UPDATE OF w SKIP LOCKED
 """)
 """The watched job whose look has been due for longest; none that another reaper looks at."""
+
+BEGIN_LOOK = text("""
+    UPDATE job_watches SET next_look_at = now() + make_interval(secs => every_seconds)
+    WHERE job_id = :id RETURNING job_id, every_seconds, now() AS now, listing
+""")
 
 SET_UNPLANNED = text("""
     INSERT INTO unplanned_files (job_id, uri, size, fingerprint, state, seen_at, why)
@@ -88,10 +88,12 @@ def start(connection: Connection, job_id: int, every_seconds: int) -> bool:
 
 def stop(connection: Connection, job_id: int) -> bool:
     """Ends the watch of a job; False where there was none. The job closes when its rows are done."""
+    # In the order of a look that ends: the watch, its files, its hold.
+    statement = text("DELETE FROM job_watches WHERE job_id = :id")
+    watched = connection.execute(statement, {"id": job_id}).rowcount > 0
     connection.execute(text("DELETE FROM unplanned_files WHERE job_id = :id"), {"id": job_id})
     holds.end(connection, Kind.LOOK, job_id)
-    statement = text("DELETE FROM job_watches WHERE job_id = :id")
-    return connection.execute(statement, {"id": job_id}).rowcount > 0
+    return watched
 
 
 def is_watched(connection: Connection, job_id: int) -> bool:
@@ -108,9 +110,11 @@ def status(connection: Connection, job_id: int) -> Row | None:
 
 def take_due(connection: Connection, reaper: str) -> DueLook | None:
     """Takes the look that is most overdue; None where none is due."""
-    found = connection.execute(TAKE_DUE).mappings().one_or_none()
-    hold = None if found is None else holds.take(connection, Kind.LOOK, found["job_id"], reaper)
-    return None if found is None or hold is None else DueLook(hold, **found)
+    due = connection.scalar(DUE)
+    hold = None if due is None else holds.take(connection, Kind.LOOK, due, reaper)
+    if hold is None:
+        return None
+    return DueLook(hold, **connection.execute(BEGIN_LOOK, {"id": due}).mappings().one())
 
 
 def is_looking(connection: Connection, hold: Hold) -> bool:

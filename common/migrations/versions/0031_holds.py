@@ -26,6 +26,8 @@ COMMENT ON COLUMN holds.until IS 'From then on anybody may take the subject.';
 
 -- Names of files have the generation of their archive, which is a token from now on.
 ALTER TABLE job_archives ALTER COLUMN generation TYPE bigint;
+COMMENT ON COLUMN job_archives.generation IS
+    'The fence: the token of the hold under which files were last written; stands in their names.';
 SELECT setval('hold_tokens', greatest(nextval('hold_tokens'), max(generation))) FROM job_archives
 HAVING max(generation) IS NOT NULL;
 
@@ -47,5 +49,5 @@ UPDATE ledger_meta SET compatible_from = 31 WHERE compatible_from < 31;
 
 
 def upgrade() -> None:
-    """Adds the table, moves what is held, and drops five pairs of columns."""
+    """Adds the table, moves what is held, and drops the columns that said so."""
     op.execute(TABLE)

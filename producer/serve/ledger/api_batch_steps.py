@@ -26,35 +26,38 @@ from nightshift.producer.serve.ledger.api_batches import (
 FREE = holds.free(Kind.API_BATCH, "b.id")
 HELD = holds.held(Kind.API_BATCH, "id")
 
-TAKE_VALIDATING = text(f"""
-    SELECT {COLUMNS} FROM api_batches
-    WHERE id = (SELECT b.id
-                FROM api_batches b JOIN (
-                    SELECT tenant, random() AS turn FROM api_batches WHERE state = 'validating'
-                    GROUP BY tenant) t USING (tenant)
-                WHERE b.state = 'validating' AND {FREE}
-                ORDER BY t.turn, b.seq LIMIT 1 FOR UPDATE OF b SKIP LOCKED)
+VALIDATING = text(f"""
+    SELECT b.id
+    FROM api_batches b JOIN (
+        SELECT tenant, random() AS turn FROM api_batches WHERE state = 'validating' GROUP BY tenant
+    ) t USING (tenant)
+    WHERE b.state = 'validating' AND {FREE}
+    ORDER BY t.turn, b.seq LIMIT 1 FOR UPDATE OF b SKIP LOCKED
 """)
 """The oldest batch whose file nobody reads, of one tenant by lot: nobody waits for all batches of another."""
 
-TAKE_ENDED = text(f"""
+ENDED = text(f"""
+    SELECT b.id
+    FROM api_batches b LEFT JOIN jobs j ON j.id = b.job_id JOIN (
+        SELECT tenant, random() AS turn FROM api_batches
+        WHERE state IN ('in_progress', 'finalizing', 'cancelling')
+        GROUP BY tenant) t ON t.tenant = b.tenant
+    WHERE b.state IN ('in_progress', 'finalizing', 'cancelling')
+      AND (j.id IS NULL OR j.closed_at IS NOT NULL)
+      AND {FREE}
+    ORDER BY t.turn, {holds.tried_at(Kind.API_BATCH, "b.id")} NULLS FIRST, b.seq LIMIT 1
+    FOR UPDATE OF b SKIP LOCKED
+""")
+"""A batch whose job is over, files included, and whose results nobody writes; of one tenant by lot."""
+
+FINALIZING = text(f"""
     UPDATE api_batches SET
         state = CASE state WHEN 'in_progress' THEN 'finalizing' ELSE state END,
         finalizing_at = CASE state WHEN 'cancelling' THEN finalizing_at
                                    ELSE coalesce(finalizing_at, now()) END
-    WHERE id = (SELECT b.id
-                FROM api_batches b LEFT JOIN jobs j ON j.id = b.job_id JOIN (
-                    SELECT tenant, random() AS turn FROM api_batches
-                    WHERE state IN ('in_progress', 'finalizing', 'cancelling')
-                    GROUP BY tenant) t ON t.tenant = b.tenant
-                WHERE b.state IN ('in_progress', 'finalizing', 'cancelling')
-                  AND (j.id IS NULL OR j.closed_at IS NOT NULL)
-                  AND {FREE}
-                ORDER BY t.turn, {holds.tried_at(Kind.API_BATCH, "b.id")} NULLS FIRST, b.seq LIMIT 1
-                FOR UPDATE OF b SKIP LOCKED)
-    RETURNING {COLUMNS}
+    WHERE id = :id RETURNING {COLUMNS}
 """)
-"""A batch whose job is over, files included, and whose results nobody writes; of one tenant by lot."""
+"""From now on its results are written, unless it is being cancelled."""
 
 BEGIN = text(f"""
     UPDATE api_batches SET state = 'in_progress', in_progress_at = now(), job_id = :job_id,
@@ -117,12 +120,14 @@ retry has left.
 
 def take_validating(connection: Connection, who: str) -> tuple[ApiBatch, Hold] | None:
     """Takes the oldest batch whose file wants to be read; None where there is none."""
-    return _taken(connection, TAKE_VALIDATING, who)
+    return _taken(
+        connection, VALIDATING, text(f"SELECT {COLUMNS} FROM api_batches WHERE id = :id"), who
+    )
 
 
 def take_ended(connection: Connection, who: str) -> tuple[ApiBatch, Hold] | None:
     """Takes a batch whose job is closed, or deleted; from now on it is finalizing, or cancelling."""
-    return _taken(connection, TAKE_ENDED, who)
+    return _taken(connection, ENDED, FINALIZING, who)
 
 
 def begin(
@@ -255,13 +260,17 @@ def cancel_job(connection: Connection, job_id: int) -> None:
         jobs.cancel(connection, job_id)
 
 
-def _taken(connection: Connection, statement: Any, who: str) -> tuple[ApiBatch, Hold] | None:
-    row = connection.execute(statement).mappings().one_or_none()
-    if row is None:
+def _taken(
+    connection: Connection, choice: Any, change: Any, who: str
+) -> tuple[ApiBatch, Hold] | None:
+    """The batch that was chosen and locked, once it is held: the choice may not know yet who has taken the batch
+    a moment ago.
+    """
+    chosen = connection.scalar(choice)
+    hold = None if chosen is None else holds.take(connection, Kind.API_BATCH, chosen, who)
+    if hold is None:
         return None
-    batch = as_batch(row)
-    hold = holds.take(connection, Kind.API_BATCH, batch.id, who)
-    return None if hold is None else (batch, hold)
+    return as_batch(connection.execute(change, {"id": chosen}).mappings().one()), hold
 
 
 def _last_write(
