@@ -14,7 +14,7 @@ from nightshift.producer import wings
 from nightshift.producer.advice.advice import Need, goes_on, nobody_works
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.archived import bring_back
-from nightshift.producer.submit.arrange import again
+from nightshift.producer.submit import restore_copies
 from nightshift.producer.submit.withdraw import withdraw
 
 ROWS_A_PIECE = 10_000
@@ -57,7 +57,7 @@ def retry(
     transaction that begins, and before a copy is made.
     """
     bring_back(ledger, job)
-    again.restore(ledger, job, allowed=allowed)
+    restore_copies.restore(ledger, job, allowed=allowed)
     after, whole = -1, None
     followers: list[Follower] = []
     while True:

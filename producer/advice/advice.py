@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from nightshift.common.ledger.jobs import judged
+from nightshift.common.ledger.jobs import failure_limits
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.producer.advice.here import Here, Works
 
@@ -44,7 +44,7 @@ class Subject:
     @property
     def refused(self) -> bool:
         """Whether the engine refused all of its rows."""
-        return (self.reason or "").startswith(judged.REFUSED)
+        return (self.reason or "").startswith(failure_limits.REFUSED)
 
     @property
     def over_budget(self) -> bool:

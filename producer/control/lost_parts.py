@@ -10,7 +10,7 @@ from nightshift.producer import retry
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.results import part_files
-from nightshift.producer.submit.arrange import again
+from nightshift.producer.submit import restore_copies
 from nightshift.producer.submit.withdraw import withdraw
 
 BATCHES_A_PIECE = 2_000
@@ -31,7 +31,7 @@ def redo(ledger: Ledger, job: Job, *, sure: bool, here: Here = FLEET) -> Answer:
             "of its owner: is this the right store, and mounted? With --yes they run again"
         )
     if lost:
-        again.restore(ledger, job, also_answered=True)
+        restore_copies.restore(ledger, job, also_answered=True)
     whole = None
     for first in range(0, len(lost), BATCHES_A_PIECE):
         some = lost[first : first + BATCHES_A_PIECE]

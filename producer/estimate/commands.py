@@ -30,7 +30,7 @@ def estimate(
     pool where some live, else on this machine. Nothing else is run, and nothing is submitted.
     """
     from nightshift.producer.estimate import estimate_report
-    from nightshift.producer.estimate.pilots import run_estimate
+    from nightshift.producer.estimate.pilot_place import run_estimate
 
     if flags.out is None and pilot is None:
         flags = dataclasses.replace(flags, out="out")

@@ -19,6 +19,6 @@ def commands() -> Sequence[Command]:
 
 def pilot(*where: Any, **given: Any) -> bool:
     """Runs a sample before a job; see `before_job`."""
-    from nightshift.producer.estimate import pilots
+    from nightshift.producer.estimate import pilot_place
 
-    return pilots.before_job(*where, **given)
+    return pilot_place.before_job(*where, **given)

@@ -20,7 +20,13 @@ from nightshift.common.ledger.holds import Hold
 from nightshift.common.ledger.jobs import job_end, jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.states import JobState
-from nightshift.producer.reaper import error_parts, generation_files, manifest, output_directory
+from nightshift.producer.reaper import (
+    error_parts,
+    generation_files,
+    manifest,
+    output_directory,
+    sweep_copies,
+)
 from nightshift.producer.reaper.renewal import renewed
 from nightshift.producer.results import id_counts
 from nightshift.producer.submit import output_owner
@@ -90,7 +96,7 @@ def _finish(ledger: Ledger, hold: Hold, roots: Sequence[str]) -> None:
     # Swept before the job is closed: no reaper comes back for a closed job.
     if not output_directory.sweep_parts(ledger, job):
         return
-    output_directory.sweep_copies(ledger, job)
+    sweep_copies.sweep_copies(ledger, job)
     generation_files.write_finished(ledger, job_id)
     with suppress(Retryable), writing(ledger, hold) as connection:
         job_end.note_work(connection, job_id)

@@ -4,8 +4,6 @@ place, and what nothing needs is removed.
 
 import secrets
 from collections.abc import Sequence
-from functools import partial
-from itertools import chain
 
 import pyarrow as pa
 import structlog
@@ -16,12 +14,11 @@ from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import input_copies, part_names, part_rows
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import commits
-from nightshift.common.ledger.jobs import generations, job_end, job_submit, jobs
+from nightshift.common.ledger.jobs import generations, job_end
 from nightshift.common.ledger.jobs.generations import Generation
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.text import first_few
 from nightshift.producer.results import part_files
-from nightshift.producer.submit.planning import convert
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +71,7 @@ def move(ledger: Ledger, job: Job, generation: Generation | None = None) -> None
                 )
             except DeleteRefused as error:  # of the source: the part has its place
                 refused.append(str(error))
-    _warn(job, refused)
+    warn_left(job, refused)
 
 
 def sweep_parts(ledger: Ledger, job: Job) -> bool:
@@ -108,7 +105,7 @@ def sweep_parts(ledger: Ledger, job: Job) -> bool:
         if name.startswith("part-"):
             unneeded.append(part_names.final(job.output_uri, name))
     unneeded += left_by_killed(job)
-    _warn(job, storage.delete_all(unneeded))
+    warn_left(job, storage.delete_all(unneeded))
     storage.remove_directory(part_names.staged(job.output_uri, ""))
     return True
 
@@ -123,23 +120,7 @@ def left_by_killed(job: Job) -> list[str]:
     return found
 
 
-def sweep_copies(ledger: Ledger, job: Job) -> None:
-    """Removes copies of the input that the job does not read; a retry needs the others. An append
-    that has made copies stores its files under the same lock.
-    """
-    with ledger.transaction() as connection:
-        job_submit.lock(connection, job.identity)
-        files = jobs.files(connection, job.id)
-        copies = (input_copies.copies_of(job.spec.input, job.output_uri, file) for file in files)
-        needed = {*chain.from_iterable(copies), *(file.arranged for file in files)}
-        wanted = {uri for uri in needed if uri is not None}
-        # Each time: a transaction that was ended, as that of a frozen reaper, has lost the lock.
-        still = partial(job_submit.lock, connection, job.identity)
-        refused = convert.sweep(job.output_uri, wanted, still)
-    _warn(job, refused)
-
-
-def _warn(job: Job, refused: Sequence[str]) -> None:
+def warn_left(job: Job, refused: Sequence[str]) -> None:
     """Says that files stay in the output directory which are none of the job's."""
     if refused:
         log.warning("files_left", job_id=job.id, files=len(refused), why=first_few(refused, 3))

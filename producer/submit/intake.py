@@ -40,10 +40,10 @@ from nightshift.producer.submit import (
     growing,
     openai_batch_file,
     output_owner,
+    restore_copies,
     unique_ids,
     unique_ids_of_job,
 )
-from nightshift.producer.submit.arrange import again
 from nightshift.producer.submit.arrange.arrange import ArrangedPlan, arranged_plan
 from nightshift.producer.submit.existing import existing_job
 from nightshift.producer.submit.paths import resolved
@@ -191,7 +191,7 @@ def open_up(intake: Intake) -> None:
     growing.refuse(job)
     bring_back(intake.ledger, job)
     if job.state is JobState.FAILED:
-        again.restore(intake.ledger, job)
+        restore_copies.restore(intake.ledger, job)
 
 
 # ---------------------------------------------------------------- list

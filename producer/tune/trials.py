@@ -16,7 +16,7 @@ from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.control import job_moves
-from nightshift.producer.estimate.pilots import PilotPlace
+from nightshift.producer.estimate.pilot_place import PilotPlace
 from nightshift.producer.submit.auto_args import as_text
 from nightshift.producer.submit.paths import resolved
 from nightshift.producer.tune.refusal import refusal

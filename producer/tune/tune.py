@@ -14,7 +14,7 @@ from nightshift.common.ledger.engines.tunings import Tuning
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, VllmEngineSpec
 from nightshift.common.text import first_few
-from nightshift.producer.estimate.pilots import PilotPlace, pilots
+from nightshift.producer.estimate.pilot_place import PilotPlace, pilots
 from nightshift.producer.submit import auto_args
 from nightshift.producer.submit.auto_args import as_text
 from nightshift.producer.submit.paths import resolved

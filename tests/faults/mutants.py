@@ -968,7 +968,7 @@ MUTANTS = (
     ),
     Mutant(
         "webhooks to the address that was checked",
-        "producer/serve/api_batches/webhooks.py",
+        "producer/serve/api_batches/send_webhooks.py",
         "socket.create_connection((ip, port), TRY_SECONDS)",
         'socket.create_connection((parts.hostname or "", port), TRY_SECONDS)',
         (f"{HOOK_NAMES}::test_the_address_that_was_checked_is_the_one_that_is_connected_to",),

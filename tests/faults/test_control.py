@@ -10,7 +10,7 @@ import pytest
 from nightshift.common.errors import BadInput
 from nightshift.common.failpoints import Moment
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.jobs import jobs, judged, spending
+from nightshift.common.ledger.jobs import failure_limits, jobs, spending
 from tests.faults.test_finish import let_others_finish
 from tests.support.fleet import RULES, output_ids, wait_until
 from tests.support.remote import Call, Remote, Reply, answered
@@ -172,7 +172,7 @@ def test_a_job_cancelled_while_it_is_finished_is_cancelled_in_ledger_and_manifes
 def test_a_broken_prompt_is_stopped_within_one_window_and_again_after_a_resume(rig: Rig) -> None:
     (rig.folder / "rules.py").write_text(BROKEN)
     # Rows wait for their commits, so that no slow disk lets more of them run.
-    enough = judged.JUDGE_AFTER_ROWS + 5
+    enough = failure_limits.JUDGE_AFTER_ROWS + 5
     rig.let(enough)
     ids = rig.submit("broken", 1200, engine=SHOUT)
     rig.reaper()
@@ -184,7 +184,7 @@ def test_a_broken_prompt_is_stopped_within_one_window_and_again_after_a_resume(r
         rig.let()  # what the window holds now, and no row more
         wait_let_go(rig, "broken")
         before, failed = failed, rig.value("SELECT rows_failed FROM job_progress")
-        assert judged.JUDGE_AFTER_ROWS <= failed - before <= at_most
+        assert failure_limits.JUDGE_AFTER_ROWS <= failed - before <= at_most
         assert "max_failed_fraction" in rig.value("SELECT reason FROM jobs")
         if last:
             (rig.folder / "mended").touch()

@@ -26,7 +26,7 @@ from nightshift.producer.estimate.estimate import estimate
 from nightshift.producer.estimate.pilot import submit_pilot
 from nightshift.producer.judge.judge import prepare
 from nightshift.producer.judge.scores import Scale
-from nightshift.producer.reaper import output_directory
+from nightshift.producer.reaper import sweep_copies
 from nightshift.producer.results import sample as results
 from nightshift.producer.results.collect import collect
 from nightshift.producer.submit.arrange import copy
@@ -232,7 +232,7 @@ def test_a_finish_that_sweeps_leaves_the_copy_that_an_append_is_writing(
 
     def sweep_first(*given: Any) -> Any:
         sorts.append(given)
-        output_directory.sweep_copies(site.ledger, site.job)
+        sweep_copies.sweep_copies(site.ledger, site.job)
         return in_order(*given)
 
     monkeypatch.setattr(copy, "in_order", sweep_first)

@@ -210,7 +210,7 @@ def test_every_object_is_of_the_types_of_the_official_client(site: Site) -> None
     site.end_job()
     site.finalize()
     for batch in (failed, done, site.create()):
-        as_the_client_types_it(shapes.ApiBatch, site.seen(batch))
+        as_the_client_types_it(shapes.Batch, site.seen(batch))
     for error in site.seen(failed)["errors"]["data"]:
         as_the_client_types_it(BatchError, error)
     for file in site.client.get("/v1/files").json()["data"]:
@@ -290,7 +290,7 @@ def test_the_state_of_a_batch_is_none_of_the_jobs(site: Site) -> None:
     """Every state that a client can see is one of the API."""
     site.create()
     states = {str(state) for state in api_batches.ApiBatchStatus}
-    named = shapes.ApiBatch.model_fields["status"].annotation
+    named = shapes.Batch.model_fields["status"].annotation
     assert states == set(getattr(named, "__args__", ()))
 
 

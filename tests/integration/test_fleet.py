@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from nightshift.common.ledger.jobs.judged import JUDGE_AFTER_ROWS
+from nightshift.common.ledger.jobs.failure_limits import JUDGE_AFTER_ROWS
 from nightshift.worker.telemetry import report
 from tests.support.fleet import (
     RULES,

@@ -23,7 +23,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.control.deletion import delete
-from nightshift.producer.reaper import generation_files, output_directory
+from nightshift.producer.reaper import generation_files, sweep_copies
 from nightshift.producer.submit import append_command, intake
 from nightshift.producer.submit.append_command import Taken
 from nightshift.producer.submit.intake import Growth, Intake
@@ -371,7 +371,7 @@ def test_a_sweep_that_lost_its_lock_takes_no_copy_of_a_later_append(
 
     monkeypatch.setattr(convert.storage, "list_names", freeze)
     with pytest.raises(LedgerUnavailable):
-        output_directory.sweep_copies(site.ledger, site.job)
+        sweep_copies.sweep_copies(site.ledger, site.job)
     assert copy.exists()
     assert site.done() is JobState.COMPLETED
     assert output_ids(site.folder / "out") == site.ids
@@ -423,7 +423,7 @@ def test_old_answers_stay_where_the_copy_of_a_changed_file_vanishes_again_and_ag
 
     def plan_then_sweep(on_its_way: Intake) -> None:
         plan(on_its_way)
-        output_directory.sweep_copies(site.ledger, site.job)
+        sweep_copies.sweep_copies(site.ledger, site.job)
 
     plan_by(monkeypatch, "REDO", plan_then_sweep)
     with pytest.raises(StorageUnavailable, match=r"a\.csv .* vanish: append again"):

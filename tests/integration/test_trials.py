@@ -22,7 +22,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
 from nightshift.producer.estimate import pilot
-from nightshift.producer.estimate.pilots import PilotPlace
+from nightshift.producer.estimate.pilot_place import PilotPlace
 from nightshift.producer.local.known_job import open_job
 from nightshift.producer.tune import tune
 from nightshift.producer.tune.halving import Rung

@@ -19,7 +19,7 @@ from nightshift.common.processes import hardware
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, VllmEngineSpec, parse_spec
 from nightshift.common.telemetry.steps import StepFile
-from nightshift.producer.estimate import pilot, pilots
+from nightshift.producer.estimate import pilot, pilot_place
 from nightshift.producer.estimate.pilot import submit_pilot
 from nightshift.producer.local.fleet import for_spec
 from nightshift.producer.local.machine import Machine
@@ -139,7 +139,7 @@ def test_a_run_takes_what_was_tuned_on_this_machine_and_never_that_of_another(
     if own is not None:
         keep(world.ledger, hardware.of_this_machine(), own)
     spec = auto_spec(tmp_path)
-    job = pilots.start_pilot(here, spec, 10)[0] if first == "a pilot" else here.submit(spec)
+    job = pilot_place.start_pilot(here, spec, 10)[0] if first == "a pilot" else here.submit(spec)
     assert isinstance(job.spec.engine, VllmEngineSpec)
     assert job.spec.engine.args == (own or {})
     said = remark(job.spec) or ""
@@ -152,7 +152,7 @@ def test_an_estimate_after_a_pilot_is_made_for_the_arguments_of_the_pilot(
 ) -> None:
     keep(ledger, H100, FAST)
     spec = auto_spec(tmp_path)
-    job, unreadable = pilots.start_pilot(here, spec, 10)
+    job, unreadable = pilot_place.start_pilot(here, spec, 10)
     asked: list[JobSpec] = []
     monkeypatch.setattr(pilot, "show", lambda *_: True)
     monkeypatch.setattr(pilot, "estimate", lambda spec, *_, **__: asked.append(spec))
@@ -194,7 +194,7 @@ def test_the_pool_is_tuned_where_its_slots_live_without_a_child(
     report(world, [replace(slot, hardware=H100) for slot in empty(2)])
     spec, quiet = auto_spec(tmp_path), Console(quiet=True)
     settings = Settings(database_url=database_url)
-    with pilots.pilots(spec, settings, quiet) as place:
+    with pilot_place.pilots(spec, settings, quiet) as place:
         assert (place.is_here, place.slots) == (False, {H100: 2})
 
 

@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 from pydantic import SecretStr
 
 from nightshift.common.settings import load_settings
-from nightshift.producer.serve.api_batches import webhooks
+from nightshift.producer.serve.api_batches import send_webhooks
 from tests.support.receiver import TAKEN, Listen, Receiver
 from tests.support.sender import KEY, Sender
 
@@ -143,7 +143,7 @@ def test_a_name_that_has_moved_into_the_house_is_sent_nothing(
     receiver = listen(TAKEN)
     _leads(monkeypatch, "hooks.example", "93.184.216.34", "127.0.0.1")
     url = f"https://hooks.example:{receiver.port}/"
-    assert webhooks.check(url, private=False) == url
+    assert send_webhooks.check(url, private=False) == url
     sender.settings = load_settings(webhook_key=SecretStr(KEY))
     sender.tell(url)
     sender.end(sender.batch())

@@ -15,7 +15,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from nightshift.common.ledger import Ledger, holds
 from nightshift.common.ledger.holds import Kind
-from nightshift.producer.serve.api_batches import webhooks
+from nightshift.producer.serve.api_batches import send_webhooks
 from nightshift.producer.serve.ledger import api_batch_steps, outbox
 from nightshift.producer.serve.ledger.api_batches import ApiBatchStatus
 from tests.support.fleet import logs, wait_until
@@ -39,7 +39,7 @@ def test_an_event_is_sent_once_signed_and_never_again(sender: Sender, listen: Li
     assert heard.target == "/events?from=fleet"
     assert heard.headers["host"] == f"127.0.0.1:{receiver.port}"
     assert heard.headers["content-type"] == "application/json"
-    secret = webhooks.secret(KEY, FIRST)
+    secret = send_webhooks.secret(KEY, FIRST)
     event = Webhook(secret).verify(heard.body, heard.headers)
     assert (event["id"], event["type"], event["data"]) == (
         heard.id,
@@ -49,7 +49,7 @@ def test_an_event_is_sent_once_signed_and_never_again(sender: Sender, listen: Li
     told = openai.OpenAI(api_key="none").webhooks.unwrap(heard.body, heard.headers, secret=secret)
     assert told.type == "batch.cancelled"
     with pytest.raises(WebhookVerificationError):
-        Webhook(webhooks.secret(KEY, SECOND)).verify(heard.body, heard.headers)
+        Webhook(send_webhooks.secret(KEY, SECOND)).verify(heard.body, heard.headers)
 
 
 def test_an_event_that_is_refused_comes_again_under_its_id_after_ever_longer(
@@ -112,7 +112,7 @@ def test_a_receiver_that_is_slow_or_dies_is_asked_again(
     answer: str | bytes,
     said: str,
 ) -> None:
-    monkeypatch.setattr(webhooks, "TRY_SECONDS", 0.5)
+    monkeypatch.setattr(send_webhooks, "TRY_SECONDS", 0.5)
     receiver = listen(TAKEN)
     first: Answer = getattr(receiver, answer) if isinstance(answer, str) else answer
     receiver.script = (first, TAKEN)
@@ -225,7 +225,7 @@ def test_two_reapers_at_once_send_each_event_once(
     ledgers = [second_ledger(), second_ledger()]
 
     def work(ledger: Ledger) -> None:
-        while webhooks.send_once(ledger, sender.settings):
+        while send_webhooks.send_once(ledger, sender.settings):
             pass
 
     with ThreadPoolExecutor(2) as pool:
@@ -277,7 +277,7 @@ def test_an_address_that_does_not_answer_is_tried_once_while_others_hear(
     sender: Sender, listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many events it was to hear, and also those that come meanwhile."""
-    monkeypatch.setattr(webhooks, "TRY_SECONDS", 0.5)
+    monkeypatch.setattr(send_webhooks, "TRY_SECONDS", 0.5)
     slow, quick = listen(BROKEN), listen(TAKEN)
     slow.script = (slow.silent, slow.silent, TAKEN)
     sender.tell(slow.url, FIRST)

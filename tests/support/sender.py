@@ -7,7 +7,7 @@ from pydantic import SecretStr
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.settings import Settings, load_settings
-from nightshift.producer.serve.api_batches import webhooks
+from nightshift.producer.serve.api_batches import send_webhooks
 from nightshift.producer.serve.ledger import (
     api_batch_steps,
     api_batches,
@@ -70,7 +70,7 @@ class Sender:
 
     def send(self) -> bool:
         """What a reaper does again and again."""
-        return webhooks.send_once(self.ledger, self.settings)
+        return send_webhooks.send_once(self.ledger, self.settings)
 
     def rows(self) -> list[Any]:
         """The outbox, the oldest first; `wait` in seconds, `sent` and `left` as truth values."""

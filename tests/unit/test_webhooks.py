@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from nightshift.common.errors import BadInput
-from nightshift.producer.serve.api_batches.webhooks import (
+from nightshift.producer.serve.api_batches.send_webhooks import (
     NotSent,
     check,
     checked_address,

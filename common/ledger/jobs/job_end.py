@@ -12,8 +12,8 @@ from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.holds import Hold, Kind
 from nightshift.common.ledger.jobs import tenant_costs
+from nightshift.common.ledger.jobs.failure_limits import REFUSED_ALIKE, refused_alike
 from nightshift.common.ledger.jobs.jobs import lock, pause_refused
-from nightshift.common.ledger.jobs.judged import REFUSED_ALIKE, refused_alike
 from nightshift.common.states import JobState
 
 FINISHABLE = text(f"""

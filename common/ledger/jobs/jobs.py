@@ -13,7 +13,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger import holds
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.jobs import job_roots, judged
+from nightshift.common.ledger.jobs import failure_limits, job_roots
 from nightshift.common.states import JOB_MOVES, JobState
 from nightshift.common.text import first_few
 
@@ -234,7 +234,7 @@ def judge_failures(connection: Connection, job_id: int) -> bool:
     """Pauses a running job of whose rows too many failed, or all alike; True if it did."""
     if pause_refused(connection, job_id):
         return True
-    share = judged.share_above_limit(connection, job_id, JobState.RUNNING)
+    share = failure_limits.share_above_limit(connection, job_id, JobState.RUNNING)
     return share is not None and _move(
         connection,
         job_id,
@@ -246,7 +246,7 @@ def judge_failures(connection: Connection, job_id: int) -> bool:
 
 def pause_refused(connection: Connection, job_id: int) -> bool:
     """Pauses a running job whose rows were all refused in the same words; True if it did."""
-    alike = judged.refused_alike(connection, job_id, JobState.RUNNING)
+    alike = failure_limits.refused_alike(connection, job_id, JobState.RUNNING)
     if alike is None:
         return False
     rows = f"all {alike.failed} rows that ran, in the same words"
@@ -256,15 +256,15 @@ def pause_refused(connection: Connection, job_id: int) -> bool:
         connection,
         job_id,
         JobState.PAUSED,
-        f"{judged.REFUSED} {rows}: {alike.message}; see `nightshift errors {job_id}`",
+        f"{failure_limits.REFUSED} {rows}: {alike.message}; see `nightshift errors {job_id}`",
     )
 
 
 def failed_too_often(connection: Connection, job_id: int) -> bool:
     """Whether the failed rows of a paused job are those that pause a job."""
     return (
-        judged.refused_alike(connection, job_id, JobState.PAUSED) is not None
-        or judged.share_above_limit(connection, job_id, JobState.PAUSED) is not None
+        failure_limits.refused_alike(connection, job_id, JobState.PAUSED) is not None
+        or failure_limits.share_above_limit(connection, job_id, JobState.PAUSED) is not None
     )
 
 

@@ -6,7 +6,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from nightshift.common.ledger import audit_log
-from nightshift.producer.serve.api_batches import webhooks
+from nightshift.producer.serve.api_batches import send_webhooks
 from nightshift.producer.serve.calls import JSON_OBJECT, Call, route
 from nightshift.producer.serve.errors import ApiError, not_found
 from nightshift.producer.serve.ledger import ids, outbox, tenants
@@ -33,7 +33,7 @@ def create_webhook(call: Call) -> JSONResponse:
     if not isinstance(events, list) or not events or set(map(str, events)) - set(outbox.EVENTS):
         raise ApiError(400, f"events are some of {', '.join(outbox.EVENTS)}", param="events")
     events = [each for each in outbox.EVENTS if each in events]
-    webhooks.check(url, private=settings.webhook_private)
+    send_webhooks.check(url, private=settings.webhook_private)
     id = ids.new("we_")
     with call.ledger.transaction() as connection:
         tenants.lock(connection, call.caller.tenant)
@@ -43,7 +43,7 @@ def create_webhook(call: Call) -> JSONResponse:
         # Without the address, which may hold a secret.
         detail = {"tenant": call.caller.tenant, "events": events}
         audit_log.record(connection, "webhook create", subject=f"webhook {id}", detail=detail)
-    secret = webhooks.secret(settings.webhook_key.get_secret_value(), id)
+    secret = send_webhooks.secret(settings.webhook_key.get_secret_value(), id)
     made = {"id": id, "object": "webhook", "url": url, "events": events, "secret": secret}
     return JSONResponse(made, 201)
 

@@ -8,9 +8,9 @@ from functools import partial
 from nightshift.producer.reaper.duty import Duty, Reaper
 from nightshift.producer.serve.api_batches.expire import expire_once
 from nightshift.producer.serve.api_batches.finalize import finalize_once
+from nightshift.producer.serve.api_batches.send_webhooks import send_once
 from nightshift.producer.serve.api_batches.sweep import sweep_jobs, sweep_once
 from nightshift.producer.serve.api_batches.validate import validate_once
-from nightshift.producer.serve.api_batches.webhooks import send_once
 
 PAUSE_SECONDS = 0.5
 """Pause between two looks for batches."""

@@ -1,0 +1,32 @@
+"""Copies of the input below an output directory go when nobody reads them any more.
+
+Who removes copies: the finish of a job, here, under the lock of the job's appends; a submit over HTTP that was
+refused, by `serve/submitting.py`, those that it made and no job has; `nightshift delete --output` with the
+directory; and `nightshift gc` copies that were only begun.
+"""
+
+from functools import partial
+from itertools import chain
+
+from nightshift.common.formats import input_copies
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import job_submit, jobs
+from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.producer.reaper.output_directory import warn_left
+from nightshift.producer.submit.planning import convert
+
+
+def sweep_copies(ledger: Ledger, job: Job) -> None:
+    """Removes copies of the input that the job does not read; a retry needs the others. An append
+    that has made copies stores its files under the same lock.
+    """
+    with ledger.transaction() as connection:
+        job_submit.lock(connection, job.identity)
+        files = jobs.files(connection, job.id)
+        copies = (input_copies.copies_of(job.spec.input, job.output_uri, file) for file in files)
+        needed = {*chain.from_iterable(copies), *(file.arranged for file in files)}
+        wanted = {uri for uri in needed if uri is not None}
+        # Each time: a transaction that was ended, as that of a frozen reaper, has lost the lock.
+        still = partial(job_submit.lock, connection, job.identity)
+        refused = convert.sweep(job.output_uri, wanted, still)
+    warn_left(job, refused)
