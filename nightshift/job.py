@@ -13,7 +13,7 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState, RowErrorKind
-from nightshift.producer import archived, retry
+from nightshift.producer import closed_jobs, retry
 from nightshift.producer.control import job_moves
 from nightshift.producer.results import collect, live_dataset, part_files, past_end
 from nightshift.producer.views import progress as views
@@ -139,7 +139,7 @@ class Job:
         if kind is not None and kind not in list(RowErrorKind):
             raise BadInput(f"kind {kind!r} is none of {', '.join(RowErrorKind)}")
         with self._opened() as (ledger, _):
-            _, rows = archived.errors(ledger, self._job(ledger), kind=kind, limit=sys.maxsize)
+            _, rows = closed_jobs.errors(ledger, self._job(ledger), kind=kind, limit=sys.maxsize)
         return pa.Table.from_pylist([dict(row) for row in rows], FAILED_ROWS)
 
     def pause(self) -> JobStatus:

@@ -13,7 +13,7 @@ from nightshift.common.states import JobState, RowErrorKind
 from nightshift.producer import wings
 from nightshift.producer.advice.advice import Need, goes_on, nobody_works
 from nightshift.producer.advice.here import FLEET, Here
-from nightshift.producer.archived import bring_back
+from nightshift.producer.closed_jobs import bring_back
 from nightshift.producer.submit import restore_copies
 from nightshift.producer.submit.withdraw import withdraw
 

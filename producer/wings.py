@@ -5,7 +5,7 @@ A wing takes part where the core asks who does. Its module `wing` has a function
 - `commands()`: commands of `nightshift`, as `cli/command.py` describes them.
 - `duties(reaper)`: what a reaper does for the wing, as `reaper/duty.py` describes duties.
 - `bring_back(ledger, job)`, `archived_errors(ledger, job, kind=, limit=)`: rows of a closed job that are
-  not in Postgres, see `archived.py`.
+  not in Postgres, see `closed_jobs.py`.
 - `run_again(connection, job_id)`: what stands on a job and runs again with it, see `retry.py`.
 - `pilot(here, spec, settings, ...)`: a sample that runs before a job, see `local/run.py`.
 - `pages(settings, console, ledger)`: pages beside a run, see `cli/run.py`.

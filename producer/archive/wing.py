@@ -19,7 +19,7 @@ def duties(reaper: Reaper) -> Sequence[Duty]:
 
 
 def bring_back(ledger: Ledger, job: Job) -> None:
-    """See `archived.py`."""
+    """See `closed_jobs.py`."""
     from nightshift.producer.archive import come_back
 
     come_back.bring_back(ledger, job)
@@ -28,7 +28,7 @@ def bring_back(ledger: Ledger, job: Job) -> None:
 def archived_errors(
     ledger: Ledger, job: Job, *, kind: str | None, limit: int
 ) -> tuple[dict[str, int], list[Row]] | None:
-    """See `archived.py`."""
+    """See `closed_jobs.py`."""
     from nightshift.producer.archive import come_back
 
     return come_back.archived_errors(ledger, job, kind=kind, limit=limit)

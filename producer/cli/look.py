@@ -135,12 +135,12 @@ def errors(
     as_json: context.AsJson = False,
 ) -> None:
     """Show the rows that failed, and why."""
-    from nightshift.producer import archived
+    from nightshift.producer import closed_jobs
     from nightshift.producer.views import rates, row_tables
 
     with context.ledger_of() as ledger:
         found = context.find_job(ledger, job)
-        kinds, rows = archived.errors(ledger, found, kind=kind, limit=count)
+        kinds, rows = closed_jobs.errors(ledger, found, kind=kind, limit=count)
     if kind is not None and kind not in kinds:
         context.row_error_kind(kind)
     if as_json:

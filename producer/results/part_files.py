@@ -25,7 +25,7 @@ from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import live_parts
 from nightshift.common.states import JobState
 from nightshift.common.text import kept_message, one_line
-from nightshift.producer.archived import bring_back
+from nightshift.producer.closed_jobs import bring_back
 
 T = TypeVar("T")
 

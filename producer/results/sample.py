@@ -19,7 +19,7 @@ from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import failed_rows, job_facts, live_parts
 from nightshift.common.spec import ANSWERED_BY
-from nightshift.producer.archived import bring_back
+from nightshift.producer.closed_jobs import bring_back
 from nightshift.producer.results import part_files
 
 USAGE_COLUMNS = ("row_index", "finish_reason", "prompt_tokens", "output_tokens", ANSWERED_BY)

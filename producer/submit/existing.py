@@ -19,7 +19,7 @@ from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
 from nightshift.common.storage import Listing
 from nightshift.common.text import first_few
-from nightshift.producer.archived import bring_back
+from nightshift.producer.closed_jobs import bring_back
 from nightshift.producer.submit import output_owner
 from nightshift.producer.submit.arrange.arrange import restore
 from nightshift.producer.submit.changes import Changes, changes

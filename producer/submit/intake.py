@@ -33,7 +33,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, RequestsTask, digest, finish_by
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo, Listing
-from nightshift.producer.archived import bring_back
+from nightshift.producer.closed_jobs import bring_back
 from nightshift.producer.submit import (
     auto_args,
     checks,

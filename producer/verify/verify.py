@@ -13,7 +13,7 @@ from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import audit
 from nightshift.common.states import JobState
 from nightshift.common.text import first_few
-from nightshift.producer.archived import bring_back
+from nightshift.producer.closed_jobs import bring_back
 from nightshift.producer.submit import output_owner
 from nightshift.producer.verify import generations
 from nightshift.producer.verify.check_result import CheckResult, Problem

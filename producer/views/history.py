@@ -9,7 +9,7 @@ from nightshift.common.ledger import Ledger, Row, audit_log
 from nightshift.common.ledger.audit_log import Change
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts
-from nightshift.producer import archived
+from nightshift.producer import closed_jobs
 from nightshift.producer.views import fleet_tables, rates
 
 
@@ -59,7 +59,7 @@ def history(
     """The latest leases of a job; those of an archived job come back from its archive first. A reader of
     a `tenant` sees no names of others who changed the job.
     """
-    archived.bring_back(ledger, job)
+    closed_jobs.bring_back(ledger, job)
     with ledger.transaction() as connection:
         found = job_facts.attempts(connection, job.id, limit=limit, outcome=outcome, seq=seq)
         outcomes = job_facts.outcomes(connection, job.id)

@@ -17,7 +17,7 @@ from nightshift.common.ledger.jobs import archives, jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
-from nightshift.producer import archived, wings
+from nightshift.producer import closed_jobs, wings
 from nightshift.producer.archive import come_back, retention, table_files
 from nightshift.producer.reaper import loop
 from nightshift.producer.submit.submit import submit
@@ -319,6 +319,6 @@ def test_without_the_wing_whoever_needs_the_rows_of_an_archived_job_is_told_so(
 ) -> None:
     assert archive(old) == "archived"
     monkeypatch.setattr(wings, "offered", lambda _: [])
-    for need in (archived.bring_back, partial(archived.errors, kind=None, limit=9)):
+    for need in (closed_jobs.bring_back, partial(closed_jobs.errors, kind=None, limit=9)):
         with pytest.raises(BadInput, match="are in its archive, which nightshift reads with"):
             need(old.ledger, old.job)

@@ -111,12 +111,12 @@ def job_history(call: Call) -> dict[str, Any]:
 
 def job_errors(call: Call) -> dict[str, Any]:
     """What `nightshift errors JOB --json` says, of the first rows."""
-    from nightshift.producer import archived
+    from nightshift.producer import closed_jobs
 
     limit = paging.limit(call, default=20, most=MOST_LISTED)
     kind = fields.one_of(call, "kind", list(RowErrorKind))
     job = _found(call)
-    kinds, rows = archived.errors(call.ledger, job, kind=kind, limit=limit)
+    kinds, rows = closed_jobs.errors(call.ledger, job, kind=kind, limit=limit)
     return {"job": job.id, "kinds": kinds, "rows": [rates.plain(row) for row in rows]}
 
 

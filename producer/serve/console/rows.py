@@ -79,14 +79,14 @@ def _rows(ledger: Ledger, job: Job, indices: list[int] | None, seed: int) -> dic
 
 def show_failed(visit: Visit) -> Response:
     """Failed rows by kind and message, page by page in dataset order; its address holds the filter."""
-    from nightshift.producer import archived  # loads Arrow
+    from nightshift.producer import closed_jobs  # loads Arrow
 
     job, given = visit.job(), visit.query("kind")
     kind = given if given in list(RowErrorKind) else None
     text, after = visit.query("text"), visit.number("after", -1)
     note = ""
     try:
-        archived.bring_back(visit.ledger, job)
+        closed_jobs.bring_back(visit.ledger, job)
     except BadInput as error:
         note = str(error)
     with visit.ledger.transaction() as connection:
