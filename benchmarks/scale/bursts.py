@@ -189,7 +189,7 @@ def watched(here: Fleet) -> Iterator[list[tuple[float, float]]]:
     rounds: list[tuple[float, float]] = []
     stop = threading.Event()
     ledger = Ledger(here.ledger.url)
-    reaper = Reaper(ledger, here.settings, Rounds(CollectorRegistry()))
+    reaper = Reaper(ledger, here.settings, Rounds(CollectorRegistry()), delete=print)
     turns, _ = at_work(reaper)
 
     def run() -> None:

@@ -58,9 +58,9 @@ class Reaper:
     ledger: Ledger
     settings: Settings
     rounds: Rounds
+    delete: Callable[[Job], object]
     state: StateFile | None = None
     stop: threading.Event = field(default_factory=threading.Event)
-    delete: Callable[[Job], object] = lambda _: None
     watchdog: Watchdog = field(init=False)
     silence: Silence = field(init=False)
     name: str = field(default_factory=lambda: f"r-{uuid.uuid4().hex[:8]}")

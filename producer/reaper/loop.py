@@ -49,7 +49,7 @@ def run(
     the settings ask for cannot be served.
     """
     with metrics.served(settings) as rounds:
-        reaper = Reaper(ledger, settings, rounds, state, stop, delete)
+        reaper = Reaper(ledger, settings, rounds, delete, state, stop)
         with reaper.at_end:
             turns, besides = at_work(reaper)
             log.info("reaper_started")

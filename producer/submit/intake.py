@@ -152,12 +152,9 @@ def take_in(intake: Intake) -> None:
     without a worker, StorageUnavailable where copies of the files vanish again and again.
     """
     way = SUBMIT if intake.growth is None else REDO if intake.growth.redoes else APPEND
-    for step in way.once:
-        step(intake)
-    for _ in range(MOST_PLANS):
-        for step in way.until_stored:
-            if intake.answer is None:
-                step(intake)
+    for step in (*way.once, *(way.until_stored * MOST_PLANS)):
+        if intake.answer is None:
+            step(intake)
     if intake.answer is None:
         folder = f"{intake.output_uri}/{input_copies.FOLDER}"
         raise StorageUnavailable(
@@ -215,17 +212,18 @@ def find_known(intake: Intake) -> None:
 def set_deadline(intake: Intake) -> None:
     """The moment of limits.finish_by by the clock of this machine; BadInput when it has passed."""
     wanted = intake.spec.limits.finish_by
-    if intake.answer is None and wanted is not None:
-        try:
-            intake.due = finish_by.moment(wanted, datetime.now().astimezone())
-        except ValueError as error:
-            raise BadInput(f"limits.finish_by: {error}") from error
+    if wanted is None:
+        return
+    try:
+        intake.due = finish_by.moment(wanted, datetime.now().astimezone())
+    except ValueError as error:
+        raise BadInput(f"limits.finish_by: {error}") from error
 
 
 def claim_output(intake: Intake) -> None:
     """BadInput for an output directory that a new job cannot have."""
     spec = intake.spec
-    if intake.answer is not None or intake.asked.copies is not None:
+    if intake.asked.copies is not None:
         return
     storage.check_directory(spec.output.uri)
     if intake.given_ledger is not None:

@@ -13,7 +13,7 @@ class OneReaper(Reaper):
     """A reaper that reaps from its first round on; `failed` are the names of duties that failed."""
 
     def __init__(self, ledger: Ledger, **settings: float | str) -> None:
-        super().__init__(ledger, Settings(**settings), Rounds(CollectorRegistry()))
+        super().__init__(ledger, Settings(**settings), Rounds(CollectorRegistry()), delete=print)
         self.silence.reap_from = 0
         self.failed: list[str] = []
         self._turns, _ = at_work(self)

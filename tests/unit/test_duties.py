@@ -23,7 +23,7 @@ def reaper() -> Iterator[Reaper]:
     """A reaper whose Postgres never answers."""
     settings = Settings(serve_store="/nowhere", retention_days=1, dispatch_seconds=0.01)
     ledger = Ledger("postgresql://nobody@127.0.0.1:1/none")
-    found = Reaper(ledger, settings, Rounds(CollectorRegistry()))
+    found = Reaper(ledger, settings, Rounds(CollectorRegistry()), delete=print)
     yield found
     found.stop.set()
     found.at_end.close()

@@ -169,7 +169,9 @@ def test_a_read_that_gets_no_thread_is_begun_by_the_next_scrape(
 def test_rounds_and_failed_duties_are_counted_and_a_failed_round_is_one_too() -> None:
     registry = CollectorRegistry()
     rounds = Rounds(registry)
-    reaper = Reaper(Ledger("postgresql://nobody@127.0.0.1:1/none"), Settings(), rounds)
+    reaper = Reaper(
+        Ledger("postgresql://nobody@127.0.0.1:1/none"), Settings(), rounds, delete=print
+    )
 
     def _dispatch() -> None:
         raise LedgerUnavailable("no answer")
