@@ -16,7 +16,7 @@ from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.producer.archive.leave import leave
 from nightshift.producer.reaper.duty import Duty, Reaper
-from nightshift.producer.submit import output_owner
+from nightshift.producer.submit.output_owner import OwnedDirectory
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +57,7 @@ def archive_due(
         why, unexpected = "its rows are needed", False
         try:
             storage.hold(job.output_uri, settings.allowed_roots)
-            output_owner.refuse_foreign(ledger, job)
+            OwnedDirectory.of_job(ledger, job).refuse_foreign(job.id)
             if leave(ledger, job, archive, days, partial(_rest, stop)):
                 continue
         except Stopped:

@@ -18,7 +18,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.text import first_few
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.reaper import finish, manifest
-from nightshift.producer.submit import output_owner
+from nightshift.producer.submit.output_owner import OwnedDirectory
 
 PAGE_ROOTS = 10_000
 """Root batches whose parts one statement names."""
@@ -83,8 +83,9 @@ def _deleted_page(ledger: Ledger, job_id: int) -> bool:
 
 def _refuse_unowned(ledger: Ledger, job: Job) -> None:
     """BadInput unless the marker says that the directory is this job's."""
-    found = owner_marker.read(job.output_uri)
-    if found != output_owner.owner(ledger, job.identity):
+    directory = OwnedDirectory.of_job(ledger, job)
+    found = directory.marker()
+    if found != directory.owner:
         whose = (
             "has no owner marker" if found is None else "belongs to another job or ledger by now"
         )
@@ -97,7 +98,7 @@ def _delete_files(ledger: Ledger, job: Job) -> int:
     """Deletes the files of the job, its marker last; returns how many. Without the marker it deletes
     nothing: an earlier call came to the end of this.
     """
-    if owner_marker.read(job.output_uri) != output_owner.owner(ledger, job.identity):
+    if not OwnedDirectory.of_job(ledger, job).is_owned():
         return 0
     uris = list(_files(ledger, job))
     for uri in under_lock(ledger, job.id, uris):

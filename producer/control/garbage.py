@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, NightshiftError
-from nightshift.common.formats import input_copies, owner_marker, part_names
+from nightshift.common.formats import input_copies, part_names
 from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.jobs import archives, deletions, job_end, jobs
 from nightshift.common.ledger.jobs.jobs import Job
@@ -15,7 +15,7 @@ from nightshift.common.text import first_few
 from nightshift.producer.control import deletion
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.reaper import output_directory
-from nightshift.producer.submit import output_owner
+from nightshift.producer.submit.output_owner import OwnedDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _orphans(ledger: Ledger, job: Job, settings: Settings) -> list[str]:
     listed while no attempt may commit any more, and is not live then, will never be live.
     """
     storage.hold(job.output_uri, settings.allowed_roots)
-    if owner_marker.read(job.output_uri) != output_owner.owner(ledger, job.identity):
+    if not OwnedDirectory.of_job(ledger, job).is_owned():
         return []
     listed = [
         (name, place(job.output_uri, name))

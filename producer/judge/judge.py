@@ -26,8 +26,8 @@ from nightshift.producer.judge.judged_rows import JudgedSample
 from nightshift.producer.judge.scores import Scale, ScoreStatistics, check
 from nightshift.producer.judge.verdict import Verdict
 from nightshift.producer.results import part_files
-from nightshift.producer.submit import output_owner
 from nightshift.producer.submit.checks import check_columns, check_output
+from nightshift.producer.submit.output_owner import OwnedDirectory
 from nightshift.producer.submit.paths import resolved
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.views import progress
@@ -115,7 +115,7 @@ def prepare(
     storage.check_roots([spec.output.uri], settings.allowed_roots)
     if not _is_written(ledger, spec, sample):
         # The identity of the judge's job is known once its input is written.
-        output_owner.check(ledger, spec.output.uri, output_owner.owner(ledger, ""), adopt=False)
+        OwnedDirectory.of(ledger, spec.output.uri, "").check(adopt=False)
         check_output(spec, [])
         wanted = spec.read_columns or [each.field.name for each in every if not each.is_copy]
         names = dict.fromkeys([judged_rows.row_index_column(every), *wanted, *spec.passed_columns])

@@ -29,7 +29,7 @@ from nightshift.producer.reaper import (
 )
 from nightshift.producer.reaper.renewal import renewed
 from nightshift.producer.results import id_counts
-from nightshift.producer.submit import output_owner
+from nightshift.producer.submit.output_owner import OwnedDirectory
 
 log = structlog.get_logger(__name__)
 
@@ -86,7 +86,7 @@ def _finish(ledger: Ledger, hold: Hold, roots: Sequence[str]) -> None:
         if job_end.hold_refused(connection, job_id):
             return
     storage.hold(job.output_uri, roots)
-    output_owner.refuse_foreign(ledger, job)
+    OwnedDirectory.of_job(ledger, job).refuse_foreign(job.id)
     check(ledger, hold)
     _in_pieces(ledger, partial(retries.undo, job_id=job_id))
     error_parts.write_all(ledger, job)

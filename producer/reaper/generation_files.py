@@ -16,7 +16,7 @@ from nightshift.common.ledger.queries import live_parts
 from nightshift.producer.reaper import error_parts, manifest, output_directory
 from nightshift.producer.reaper.duty import Duty, Reaper
 from nightshift.producer.results import part_files
-from nightshift.producer.submit import output_owner
+from nightshift.producer.submit.output_owner import OwnedDirectory
 
 log = structlog.get_logger(__name__)
 
@@ -90,7 +90,7 @@ def _write(ledger: Ledger, job_id: int, number: int) -> bool:
 def _complete(ledger: Ledger, job: Job, generation: Generation) -> None:
     """Brings the parts of a generation to their place; those of a job that is closed are there."""
     if job.closed_at is None:
-        output_owner.refuse_foreign(ledger, job)
+        OwnedDirectory.of_job(ledger, job).refuse_foreign(job.id)
         error_parts.write_all(ledger, job)
         output_directory.complete_columns(ledger, job, generation)
         output_directory.move(ledger, job, generation)

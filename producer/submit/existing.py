@@ -20,9 +20,9 @@ from nightshift.common.states import JobState
 from nightshift.common.storage import Listing
 from nightshift.common.text import first_few
 from nightshift.producer.closed_jobs import bring_back
-from nightshift.producer.submit import output_owner
 from nightshift.producer.submit.arrange.arrange import restore
 from nightshift.producer.submit.changes import Changes, changes
+from nightshift.producer.submit.output_owner import OwnedDirectory
 from nightshift.producer.submit.planning.convert import Converter
 from nightshift.producer.submit.submitted import (
     Submitted,
@@ -58,7 +58,7 @@ def existing_job(ledger: Ledger, spec: JobSpec, listing: Listing, new: bool) -> 
         raise BadInput(_changed(job, found))
     watch_seconds, state = _watch(ledger, job, spec)
     if not job.state.over:
-        output_owner.keep(ledger, job)
+        OwnedDirectory.of_job(ledger, job).keep(job.id)
     there = [file for file in files if file.uri not in found.gone]
     Converter(spec.input, spec.output.uri).restore(there)
     if not found.gone and _reads_on(state, progress):

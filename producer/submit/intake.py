@@ -39,13 +39,13 @@ from nightshift.producer.submit import (
     checks,
     growing,
     openai_batch_file,
-    output_owner,
     restore_copies,
     unique_ids,
     unique_ids_of_job,
 )
 from nightshift.producer.submit.arrange.arrange import ArrangedPlan, arranged_plan
 from nightshift.producer.submit.existing import existing_job
+from nightshift.producer.submit.output_owner import OwnedDirectory
 from nightshift.producer.submit.paths import resolved
 from nightshift.producer.submit.planning import convert, planner, reading
 from nightshift.producer.submit.planning.planner import Plan
@@ -115,6 +115,7 @@ class Intake:
     growth: Growth | None = None
     files: Sequence[FileInfo] = ()
     listing: Listing = field(init=False)
+    directory: OwnedDirectory = field(init=False)
     adopting: bool = False
     beside: tuple[str, ...] = ()
     due: datetime | None = None
@@ -227,10 +228,8 @@ def claim_output(intake: Intake) -> None:
         return
     storage.check_directory(spec.output.uri)
     if intake.given_ledger is not None:
-        owner = output_owner.owner(intake.ledger, intake.identity)
-        intake.adopting = output_owner.check(
-            intake.ledger, spec.output.uri, owner, adopt=intake.asked.adopt
-        )
+        intake.directory = OwnedDirectory.of(intake.ledger, spec.output.uri, intake.identity)
+        intake.adopting = intake.directory.check(adopt=intake.asked.adopt)
     checks.check_output(spec, intake.files, adopting=intake.adopting)
     if not intake.adopting:
         intake.beside = checks.files_beside(spec.output.uri)
@@ -318,13 +317,12 @@ def store_job(intake: Intake) -> None:
     """The job of a submit with its first generation, and the marker of its output directory."""
     ledger, spec, asked, planned = intake.ledger, intake.spec, intake.asked, intake.plan
     ordered, listing = intake.ordered, intake.listing
-    output_uri = spec.output.uri
-    owner = output_owner.owner(ledger, intake.identity)
+    output_uri, directory = spec.output.uri, intake.directory
     new = _new_job(intake)
-    marked = output_owner.take(ledger, output_uri, owner, adopting=intake.adopting)
+    marked = directory.take(adopting=intake.adopting)
     try:
         with ledger.transaction() as connection:
-            output_owner.hold(connection, output_uri, owner)
+            directory.hold(connection)
             # Whoever removes copies of a refused submit holds the same lock.
             job_submit.lock_output(connection, output_uri)
             if not convert.are_there(spec.input, output_uri, ordered.files):
@@ -347,7 +345,7 @@ def store_job(intake: Intake) -> None:
         # Another process submitted the same a moment ago: its job is the one to return.
         existing = existing_job(ledger, spec, listing, asked.new)
         if existing is None and marked:
-            output_owner.release(ledger, output_uri, owner)
+            directory.release()
         if existing is None or not isinstance(error, BadInput):
             raise
         intake.answer = existing

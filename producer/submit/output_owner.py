@@ -8,6 +8,7 @@ from one whose job is stored at this moment.
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from nightshift.common import storage
@@ -44,27 +45,6 @@ def claim_of(found: Owner | None, wanted: Owner) -> Claim:
     return Claim.OTHER_JOB if found.ledger == wanted.ledger else Claim.OTHER_LEDGER
 
 
-def owner(ledger: Ledger, identity: str) -> Owner:
-    """A job of this ledger as the owner of its output directory."""
-    with ledger.transaction() as connection:
-        return Owner(schema.ledger_id(connection), identity)
-
-
-def check(ledger: Ledger, output_uri: str, wanted: Owner, *, adopt: bool) -> bool:
-    """BadInput where a new job cannot have the directory; changes nothing.
-
-    With `adopt` a marker of the same job in another ledger is no reason. Returns whether there is
-    something to adopt: the marker of the same job, and `adopt`.
-    """
-    found = owner_marker.read(output_uri)
-    claim = claim_of(found, wanted)
-    if not (adopt and claim is Claim.SAME_JOB_ELSEWHERE):
-        with ledger.transaction() as connection:
-            _refuse(connection, output_uri, found, wanted)
-    _refuse_neighbours(ledger, output_uri)
-    return adopt and claim in (Claim.OWN, Claim.SAME_JOB_ELSEWHERE)
-
-
 def refuse_owned(output_uri: str) -> None:
     """BadInput for a directory with an owner, where there is no ledger that the owner may be of."""
     if owner_marker.read(output_uri) is not None:
@@ -75,116 +55,172 @@ def refuse_owned(output_uri: str) -> None:
         )
 
 
-def take(ledger: Ledger, output_uri: str, wanted: Owner, *, adopting: bool = False) -> bool:
-    """Makes the marker where there is none; True if this call made it. `hold` refuses later what
-    another owner has. Raises BadInput for a directory inside or around another job's. `adopting` is
-    what `check` returned.
-    """
-    if adopting:
-        _adopt(ledger, output_uri, wanted)
-    # Looked for first: a store may ignore that a marker is made only where there is none.
-    made = owner_marker.read(output_uri) is None and _make(output_uri, wanted)
-    # A submit that was killed on its way to the marker left one behind.
-    storage.delete_all(storage.left_unfinished(output_uri, lambda name: name == part_names.OWNER))
-    try:
-        # Again: of two submits at once both may have looked before the other made its marker.
-        _refuse_neighbours(ledger, output_uri)
-    except BaseException:
-        if made:
-            release(ledger, output_uri, wanted)
-        raise
-    return made
+@dataclass(frozen=True, slots=True)
+class OwnedDirectory:
+    """An output directory, and the job of a ledger that wants it or has it."""
 
+    uri: str
+    owner: Owner
+    ledger: Ledger = field(repr=False)
 
-def hold(connection: Connection, output_uri: str, wanted: Owner) -> None:
-    """Lets the marker name this job until the end of the transaction, which stores the job. Raises
-    BadInput where the directory has another owner.
-
-    A marker of this ledger whose job is neither stored nor being stored is replaced. The file is
-    written inside the transaction, since the locks of both jobs must be held meanwhile.
-    """
-    job_submit.lock(connection, wanted.identity)
-    found = owner_marker.read(output_uri)
-    # An equal submit that came to nothing may have removed the marker.
-    if found is None and _make(output_uri, wanted):
-        return
-    found = found or owner_marker.read(output_uri)
-    if found is None:
-        uri = owner_marker.place(output_uri)
-        raise BadInput(f"{uri} cannot be read: remove it if no job writes to its directory")
-    _take_over(connection, output_uri, found, wanted)
-
-
-def release(ledger: Ledger, output_uri: str, wanted: Owner) -> None:
-    """Removes the marker of a submit that came to nothing, and the directory if that was all; not
-    where an equal submit stored the job. Without an answer of Postgres the marker stays.
-    """
-    with suppress(LedgerUnavailable), ledger.transaction() as connection:
-        job_submit.lock(connection, wanted.identity)
-        known = jobs.by_identity(connection, wanted.identity)
-        if known is None and owner_marker.read(output_uri) == wanted:
-            storage.delete(owner_marker.place(output_uri))
-            storage.remove_directory(output_uri)
-
-
-def keep(ledger: Ledger, job: Job) -> None:
-    """Makes the marker of a known job where there is none, if that is possible, and where
-    a submit that was frozen in `hold` replaced it late; raises what `refuse_foreign` raises.
-    """
-    wanted = owner(ledger, job.identity)
-    if claim_of(owner_marker.read(job.output_uri), wanted) is Claim.OTHER_JOB:
+    @classmethod
+    def of(cls, ledger: Ledger, uri: str, identity: str) -> "OwnedDirectory":
+        """The directory for the job with this identity, which `ledger` has or will have."""
         with ledger.transaction() as connection:
-            hold(connection, job.output_uri, wanted)
-    elif not owner_marker.refuse_foreign(job.output_uri, wanted, job.id):
-        with suppress(StorageUnavailable):
-            _make(job.output_uri, wanted)
+            return cls(uri, Owner(schema.ledger_id(connection), identity), ledger)
 
+    @classmethod
+    def of_job(cls, ledger: Ledger, job: Job) -> "OwnedDirectory":
+        """The directory of a known job."""
+        return cls.of(ledger, job.output_uri, job.identity)
 
-def refuse_foreign(ledger: Ledger, job: Job) -> None:
-    """BadInput where the directory of a known job belongs to somebody else by now. A marker that is gone
-    is no reason.
-    """
-    owner_marker.refuse_foreign(job.output_uri, owner(ledger, job.identity), job.id)
+    def marker(self) -> Owner | None:
+        """Whom the directory belongs to; None where no marker says so."""
+        return owner_marker.read(self.uri)
 
+    def is_owned(self) -> bool:
+        """Whether the marker names this job."""
+        return self.marker() == self.owner
 
-def _make(output_uri: str, wanted: Owner) -> bool:
-    """Makes the marker; False where there is one."""
-    return storage.create(owner_marker.place(output_uri), wanted.encoded())
+    def check(self, *, adopt: bool) -> bool:
+        """BadInput where a new job cannot have the directory; changes nothing.
 
+        With `adopt` a marker of the same job in another ledger is no reason. Returns whether there is
+        something to adopt: the marker of the same job, and `adopt`.
+        """
+        found = self.marker()
+        claim = claim_of(found, self.owner)
+        if not (adopt and claim is Claim.SAME_JOB_ELSEWHERE):
+            with self.ledger.transaction() as connection:
+                self._refuse(connection, found)
+        _refuse_neighbours(self.ledger, self.uri)
+        return adopt and claim in (Claim.OWN, Claim.SAME_JOB_ELSEWHERE)
 
-def _take_over(connection: Connection, output_uri: str, found: Owner, wanted: Owner) -> None:
-    """Replaces the marker of a job of this ledger that was never stored; BadInput for other owners."""
-    is_other = claim_of(found, wanted) is Claim.OTHER_JOB
-    # Before the look into the ledger: whoever had the lock may have stored the job by now.
-    is_left = is_other and job_submit.try_lock(connection, found.identity)
-    # Again, under the lock: another submit may have taken the marker over since the look.
-    now = owner_marker.read(output_uri) if is_left else None
-    if now not in (None, found):
-        found, is_left = now, False
-    _refuse(connection, output_uri, found, wanted)
-    if is_left:
-        storage.write_bytes(owner_marker.place(output_uri), wanted.encoded())
-    elif is_other:
-        raise BadInput(
-            f"{output_uri} is the output of a job that is submitted at this moment: name another "
-            "output directory, or submit again when that job was refused"
-        )
+    def take(self, *, adopting: bool = False) -> bool:
+        """Makes the marker where there is none; True if this call made it. `hold` refuses later what
+        another owner has. Raises BadInput for a directory inside or around another job's. `adopting` is
+        what `check` returned.
+        """
+        if adopting:
+            self._adopt()
+        # Looked for first: a store may ignore that a marker is made only where there is none.
+        made = self.marker() is None and self._make()
+        # A submit that was killed on its way to the marker left one behind.
+        storage.delete_all(storage.left_unfinished(self.uri, lambda name: name == part_names.OWNER))
+        try:
+            # Again: of two submits at once both may have looked before the other made its marker.
+            _refuse_neighbours(self.ledger, self.uri)
+        except BaseException:
+            if made:
+                self.release()
+            raise
+        return made
 
+    def hold(self, connection: Connection) -> None:
+        """Lets the marker name this job until the end of the transaction, which stores the job. Raises
+        BadInput where the directory has another owner.
 
-def _adopt(ledger: Ledger, output_uri: str, wanted: Owner) -> None:
-    """Removes what the same job of another ledger wrote, and writes the marker anew. The marker
-    comes last: after a crash the same call goes on.
-    """
-    with ledger.transaction() as connection:
-        job_submit.lock(connection, wanted.identity)
-        if jobs.by_identity(connection, wanted.identity) is not None:
-            # An equal submit adopted the directory: what is in it now is the job's own.
+        A marker of this ledger whose job is neither stored nor being stored is replaced. The file is
+        written inside the transaction, since the locks of both jobs must be held meanwhile.
+        """
+        job_submit.lock(connection, self.owner.identity)
+        found = self.marker()
+        # An equal submit that came to nothing may have removed the marker.
+        if found is None and self._make():
             return
-        for uri in _results(output_uri):
-            # A transaction that was ended has lost the lock, and must delete nothing more.
-            job_submit.lock(connection, wanted.identity)
-            storage.delete(uri)
-        storage.write_bytes(owner_marker.place(output_uri), wanted.encoded())
+        found = found or self.marker()
+        if found is None:
+            uri = owner_marker.place(self.uri)
+            raise BadInput(f"{uri} cannot be read: remove it if no job writes to its directory")
+        self._take_over(connection, found)
+
+    def release(self) -> None:
+        """Removes the marker of a submit that came to nothing, and the directory if that was all; not
+        where an equal submit stored the job. Without an answer of Postgres the marker stays.
+        """
+        with suppress(LedgerUnavailable), self.ledger.transaction() as connection:
+            job_submit.lock(connection, self.owner.identity)
+            known = jobs.by_identity(connection, self.owner.identity)
+            if known is None and self.is_owned():
+                storage.delete(owner_marker.place(self.uri))
+                storage.remove_directory(self.uri)
+
+    def keep(self, job_id: int) -> None:
+        """Makes the marker of a known job where there is none, if that is possible, and where
+        a submit that was frozen in `hold` replaced it late; raises what `refuse_foreign` raises.
+        """
+        if claim_of(self.marker(), self.owner) is Claim.OTHER_JOB:
+            with self.ledger.transaction() as connection:
+                self.hold(connection)
+        elif not owner_marker.refuse_foreign(self.uri, self.owner, job_id):
+            with suppress(StorageUnavailable):
+                self._make()
+
+    def refuse_foreign(self, job_id: int) -> None:
+        """BadInput where the directory of a known job belongs to somebody else by now. A marker that is
+        gone is no reason.
+        """
+        owner_marker.refuse_foreign(self.uri, self.owner, job_id)
+
+    def _make(self) -> bool:
+        """Makes the marker; False where there is one."""
+        return storage.create(owner_marker.place(self.uri), self.owner.encoded())
+
+    def _take_over(self, connection: Connection, found: Owner) -> None:
+        """Replaces the marker of a job of this ledger that was never stored; BadInput for other owners."""
+        is_other = claim_of(found, self.owner) is Claim.OTHER_JOB
+        # Before the look into the ledger: whoever had the lock may have stored the job by now.
+        is_left = is_other and job_submit.try_lock(connection, found.identity)
+        # Again, under the lock: another submit may have taken the marker over since the look.
+        now = self.marker() if is_left else None
+        if now not in (None, found):
+            found, is_left = now, False
+        self._refuse(connection, found)
+        if is_left:
+            storage.write_bytes(owner_marker.place(self.uri), self.owner.encoded())
+        elif is_other:
+            raise BadInput(
+                f"{self.uri} is the output of a job that is submitted at this moment: name another "
+                "output directory, or submit again when that job was refused"
+            )
+
+    def _adopt(self) -> None:
+        """Removes what the same job of another ledger wrote, and writes the marker anew. The marker
+        comes last: after a crash the same call goes on.
+        """
+        with self.ledger.transaction() as connection:
+            job_submit.lock(connection, self.owner.identity)
+            if jobs.by_identity(connection, self.owner.identity) is not None:
+                # An equal submit adopted the directory: what is in it now is the job's own.
+                return
+            for uri in _results(self.uri):
+                # A transaction that was ended has lost the lock, and must delete nothing more.
+                job_submit.lock(connection, self.owner.identity)
+                storage.delete(uri)
+            storage.write_bytes(owner_marker.place(self.uri), self.owner.encoded())
+
+    def _refuse(self, connection: Connection, found: Owner | None) -> None:
+        """BadInput for a directory of another job or ledger; not for one of a job of this ledger that was
+        never stored.
+        """
+        claim = claim_of(found, self.owner)
+        if found is None or claim is Claim.OWN:
+            return
+        if claim is Claim.SAME_JOB_ELSEWHERE:
+            raise BadInput(
+                f"{self.uri} belongs to this job in another ledger: let the job go on there or, if "
+                "that ledger is lost, take the directory over with --adopt (adopt=True in Python)"
+            )
+        if claim is Claim.OTHER_LEDGER:
+            raise BadInput(
+                f"{self.uri} belongs to another job in another ledger: name another output directory"
+            )
+        job = jobs.by_identity(connection, found.identity)
+        if job is not None:
+            raise BadInput(
+                f"{self.uri} is {job.output_uri}, the output of job {job.id} ({job.spec.name}), by "
+                "another name: name another output directory"
+            )
 
 
 def _results(output_uri: str) -> list[str]:
@@ -200,30 +236,6 @@ def _results(output_uri: str) -> list[str]:
     found += [f"{folder}/{name}" for name in storage.list_names(folder)]
     names = filter(part_names.is_result, storage.list_names(output_uri))
     return found + [part_names.final(output_uri, name) for name in names]
-
-
-def _refuse(connection: Connection, output_uri: str, found: Owner | None, wanted: Owner) -> None:
-    """BadInput for a directory of another job or ledger; not for one of a job of this ledger that was
-    never stored.
-    """
-    claim = claim_of(found, wanted)
-    if found is None or claim is Claim.OWN:
-        return
-    if claim is Claim.SAME_JOB_ELSEWHERE:
-        raise BadInput(
-            f"{output_uri} belongs to this job in another ledger: let the job go on there or, if "
-            "that ledger is lost, take the directory over with --adopt (adopt=True in Python)"
-        )
-    if claim is Claim.OTHER_LEDGER:
-        raise BadInput(
-            f"{output_uri} belongs to another job in another ledger: name another output directory"
-        )
-    job = jobs.by_identity(connection, found.identity)
-    if job is not None:
-        raise BadInput(
-            f"{output_uri} is {job.output_uri}, the output of job {job.id} ({job.spec.name}), by "
-            "another name: name another output directory"
-        )
 
 
 def _refuse_neighbours(ledger: Ledger, output_uri: str) -> None:

@@ -8,7 +8,6 @@ from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.job_roots import UNBOUND, Admitted
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
-from nightshift.producer.submit import output_owner
 from nightshift.producer.submit.intake import (
     SURVEY,
     Asked,
@@ -18,6 +17,7 @@ from nightshift.producer.submit.intake import (
     resolve,
     take_in,
 )
+from nightshift.producer.submit.output_owner import refuse_owned
 from nightshift.producer.submit.paths import resolved
 from nightshift.producer.submit.planning.planner import Plan
 from nightshift.producer.submit.submitted import Submitted
@@ -86,7 +86,7 @@ def check_before(spec: JobSpec, settings: Settings, *, has_ledger: bool, adopt: 
         storage.expand(uri for uri in spec.input.uris if storage.is_local(uri))
         storage.check_directory(spec.output.uri)
     if not has_ledger and not adopt and storage.is_local(spec.output.uri):
-        output_owner.refuse_owned(spec.output.uri)
+        refuse_owned(spec.output.uri)
 
 
 def spec_and_identity(spec: JobSpec, settings: Settings) -> tuple[JobSpec, str]:

@@ -14,7 +14,7 @@ from nightshift.common.ledger.queries import audit
 from nightshift.common.states import JobState
 from nightshift.common.text import first_few
 from nightshift.producer.closed_jobs import bring_back
-from nightshift.producer.submit import output_owner
+from nightshift.producer.submit.output_owner import OwnedDirectory
 from nightshift.producer.verify import generations
 from nightshift.producer.verify.check_result import CheckResult, Problem
 from nightshift.producer.verify.parts import Facts, PartsAudit
@@ -134,7 +134,7 @@ def _directory(
 def _check_owner(check: CheckResult, ledger: Ledger, job: Job) -> None:
     """The marker, where there is one, must name this job."""
     try:
-        output_owner.refuse_foreign(ledger, job)
+        OwnedDirectory.of_job(ledger, job).refuse_foreign(job.id)
     except BadInput as error:
         check.add(str(error))
 

@@ -222,7 +222,7 @@ MUTANTS = (
     Mutant(
         "marker before files are deleted",
         "producer/control/deletion.py",
-        "    if owner_marker.read(job.output_uri) != output_owner.owner(ledger, job.identity):\n        return 0\n",
+        "    if not OwnedDirectory.of_job(ledger, job).is_owned():\n        return 0\n",
         "",
         (f"{DELETE}::test_a_deletion_that_was_cut_off_goes_on_and_nothing_runs_the_job_meanwhile",),
     ),
@@ -491,7 +491,7 @@ MUTANTS = (
     Mutant(
         "look at the marker under the lock",
         "producer/submit/output_owner.py",
-        "now = owner_marker.read(output_uri) if is_left else None",
+        "now = self.marker() if is_left else None",
         "now = None",
         (
             f"{SUBMITS}::test_a_marker_that_another_submit_replaced_since_the_look_is_not_taken_over",
@@ -500,22 +500,22 @@ MUTANTS = (
     Mutant(
         "look at the marker in the transaction of the job",
         "producer/submit/intake.py",
-        "            output_owner.hold(connection, output_uri, owner)\n",
+        "            directory.hold(connection)\n",
         "",
         (f"{SUBMITS}::test_a_submit_whose_marker_was_taken_over_is_refused",),
     ),
     Mutant(
         "marker of an equal submit",
         "producer/submit/output_owner.py",
-        "        if known is None and owner_marker.read(output_uri) == wanted:\n",
-        "        if owner_marker.read(output_uri) == wanted:\n",
+        "            if known is None and self.is_owned():\n",
+        "            if self.is_owned():\n",
         (f"{SUBMITS}::test_a_submit_that_fails_leaves_the_marker_to_an_equal_one",),
     ),
     Mutant(
         "parts of an equal submit that adopts",
         "producer/submit/output_owner.py",
-        "        if jobs.by_identity(connection, wanted.identity) is not None:\n",
-        "        if False:\n",
+        "            if jobs.by_identity(connection, self.owner.identity) is not None:\n",
+        "            if False:\n",
         (
             f"{SUBMITS}::"
             "test_of_two_submits_that_adopt_at_once_the_slower_removes_no_part_of_the_other",

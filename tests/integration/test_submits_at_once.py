@@ -18,7 +18,7 @@ from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.jobs import job_submit, jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
-from nightshift.producer.submit import output_owner
+from nightshift.producer.submit.output_owner import OwnedDirectory
 from nightshift.producer.submit.planning import planner
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.submit.submitted import Submitted
@@ -175,15 +175,15 @@ def test_a_marker_that_another_submit_replaced_since_the_look_is_not_taken_over(
 def test_a_submit_whose_marker_was_taken_over_is_refused(
     ledger: Ledger, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, others = output_owner.hold, []
+    real, others = OwnedDirectory.hold, []
 
     def overtaken(*arguments: Any) -> None:
-        monkeypatch.setattr(output_owner, "hold", real)
+        monkeypatch.setattr(OwnedDirectory, "hold", real)
         with ThreadPoolExecutor(1) as pool:
             others.append(pool.submit(put, ledger, spec_of(folder, "slow")).result())
         real(*arguments)
 
-    monkeypatch.setattr(output_owner, "hold", overtaken)
+    monkeypatch.setattr(OwnedDirectory, "hold", overtaken)
     with pytest.raises(BadInput, match=r"the output of job \d+ \(slow\)"):
         put(ledger, spec_of(folder))
     assert_owned_by(folder, ledger, others[0].job_id)
@@ -193,14 +193,14 @@ def test_a_submit_that_fails_leaves_the_marker_to_an_equal_one(
     ledger: Ledger, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It once removed the marker of the job that the other had just stored."""
-    insert_batches, forgive, take = job_submit.insert_batches, loads.forgive, output_owner.take
+    insert_batches, forgive, take = job_submit.insert_batches, loads.forgive, OwnedDirectory.take
     taken, failed = threading.Event(), threading.Event()
     with ThreadPoolExecutor(1) as pool:
         others = []
 
         def fail(*_: object) -> int:
             monkeypatch.setattr(job_submit, "insert_batches", insert_batches)
-            monkeypatch.setattr(output_owner, "take", noted)
+            monkeypatch.setattr(OwnedDirectory, "take", noted)
             others.append(pool.submit(put, ledger, spec_of(folder)))
             assert taken.wait(60)
             raise BadInput("a line is no JSON")
