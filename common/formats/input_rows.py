@@ -45,6 +45,11 @@ class Rows:
     bad: dict[int, Failure]
     bad_table: pa.Table
 
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of good and bad rows together, ascending."""
+        return sorted([*self.row_index, *self.bad])
+
     def whole(self) -> pa.Table:
         """Good and bad rows together, ascending."""
         if not self.bad:

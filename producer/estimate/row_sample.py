@@ -9,12 +9,10 @@ import pyarrow as pa
 
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges
-from nightshift.common.formats import input_rows
 from nightshift.common.formats.input_rows import Rows
-from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import table_of
 from nightshift.common.spec import JobSpec
-from nightshift.producer.submit.planning import reading
+from nightshift.producer.submit.planning.plan_reader import PlanReader
 from nightshift.producer.submit.planning.planner import Plan
 
 READING_THREADS = 8
@@ -29,10 +27,10 @@ def sample_rows(plan: Plan, spec: JobSpec, count: int, seed: int) -> Rows:
 
     The same plan and seed give the same rows, in dataset order.
     """
-    cache = ReadCache(CACHE_BYTES, reading.current().decoding())
+    reader = PlanReader(spec, plan, CACHE_BYTES)
 
     def read(batch: Descriptor) -> Rows:
-        return input_rows.read_rows(spec, batch, spec.read_columns, cache, plan.schema)
+        return reader.read(batch, spec.read_columns)
 
     with ThreadPoolExecutor(READING_THREADS) as threads:
         return _joined(

@@ -7,14 +7,12 @@ import pyarrow as pa
 
 from nightshift.common.descriptor import Descriptor, RowRanges
 from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
-from nightshift.common.formats import input_rows
-from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_list
 from nightshift.common.spec import JobSpec, RequestsTask
 from nightshift.common.text import kept_message, one_line
 from nightshift.producer.external_sort.repeats import RepeatCount, Repeats
 from nightshift.producer.external_sort.spill import spill_folder
-from nightshift.producer.submit.planning import reading
+from nightshift.producer.submit.planning.plan_reader import PlanReader
 from nightshift.producer.submit.planning.planner import Plan
 
 READ_ROWS = 65_536
@@ -47,33 +45,34 @@ def refuse(spec: JobSpec, plan: Plan, found: Repeats) -> None:
         return
     first, second = found.pair
     column = spec.input.id
+    assert column is not None
     others = f", and {found.repeated:,} rows repeat the id of an earlier one"
     raise BadInput(
-        f"input.unique_id: the {column} {_shown(spec, plan, second)} stands in two rows of the input, "
+        f"input.unique_id: the {column} {_shown(spec, plan, second, column)} stands in two rows of the input, "
         f"{first:,} and {second:,}{others}: give each row an id of its own, or leave unique_id out"
     )
 
 
 def ids_of(spec: JobSpec, plan: Plan) -> Iterator[Ids]:
     """The ids of all rows of a plan."""
-    cache = ReadCache(CACHE_BYTES, reading.current().decoding())
+    assert spec.input.id is not None
+    reader = PlanReader(spec, plan, CACHE_BYTES)
     for piece in _pieces(plan.batches()):
-        yield _read(spec, plan, piece, cache)
+        yield _read(reader, piece, spec.input.id)
 
 
-def _read(spec: JobSpec, plan: Plan, piece: Descriptor, cache: ReadCache) -> Ids:
+def _read(reader: PlanReader, piece: Descriptor, column: str) -> Ids:
     try:
-        rows = input_rows.read_rows(spec, piece, [], cache, plan.schema)
+        rows = reader.read(piece, [])
     except SourceChanged as error:
         raise StorageUnavailable(f"{error}, while its ids were read: submit again") from error
-    assert spec.input.id is not None
-    return sorted([*rows.row_index, *rows.bad]), rows.whole().column(spec.input.id)
+    return rows.numbers, rows.whole().column(column)
 
 
-def _shown(spec: JobSpec, plan: Plan, row: int) -> str:
+def _shown(spec: JobSpec, plan: Plan, row: int, column: str) -> str:
     for piece in _pieces(plan.batches()):
         if row in piece.rows:
-            rows, ids = _read(spec, plan, piece, ReadCache(0, reading.current().decoding()))
+            rows, ids = _read(PlanReader(spec, plan, 0), piece, column)
             return one_line(kept_message(repr(to_list(ids)[rows.index(row)])))
     return "of one row"
 

@@ -19,13 +19,12 @@ from nightshift.common.descriptor import Descriptor
 from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
 from nightshift.common.formats import arranged, input_rows
 from nightshift.common.formats.arranged import Columns
-from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.parquet.writer import regrouped
 from nightshift.common.formats.values import table_of, to_list
 from nightshift.common.spec import GenerateTask, JobSpec
 from nightshift.producer.external_sort.boxes import in_order
 from nightshift.producer.external_sort.spill import spill_folder
-from nightshift.producer.submit.planning import reading
+from nightshift.producer.submit.planning.plan_reader import PlanReader
 from nightshift.producer.submit.planning.planner import Plan
 
 MEMORY = "512MB"
@@ -182,19 +181,19 @@ def _digests(name: str, lead: int, *, fine: bool) -> str:
 
 def _rows(spec: JobSpec, plan: Plan, columns: Columns) -> Iterator[pa.RecordBatch]:
     """The rows of a plan in dataset order, with the columns of the copy."""
-    cache = ReadCache(CACHE_BYTES, reading.current().decoding())
+    reader = PlanReader(spec, plan, CACHE_BYTES)
     names = [*columns.plain, *columns.as_json]
     read = names if spec.read_columns is None else spec.read_columns
     # A value that does not fit is an error of the row only in a column that the job reads.
     others = [name for name in names if name not in (*read, spec.input.id)]
     schema = columns.schema(plan.schema)
     for batch in plan.batches():
-        rows = input_rows.read_rows(spec, batch, read, cache, plan.schema)
+        rows = reader.read(batch, read)
         table = rows.whole()
         more = table
         if others:
-            more = input_rows.read_rows(spec, batch, others, cache, plan.schema).whole()
-        wanted = sorted([*rows.row_index, *rows.bad])
+            more = reader.read(batch, others).whole()
+        wanted = rows.numbers
         failures = [rows.bad.get(index) for index in wanted]
         values = {
             arranged.OFFSET: pa.array(wanted, pa.int64()),
@@ -213,13 +212,13 @@ def _key_rows(
     spec: JobSpec, plan: Plan, columns: Columns, by: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The offset of each row of a plan in dataset order, and the columns that sort the rows."""
-    cache = ReadCache(CACHE_BYTES, reading.current().decoding())
+    reader = PlanReader(spec, plan, CACHE_BYTES)
     names = [name for name in by if name not in columns.empty]
     chats = _chats(spec, plan.schema)
     for batch in plan.batches():
-        rows = input_rows.read_rows(spec, batch, by, cache, plan.schema)
+        rows = reader.read(batch, by)
         table = rows.whole()
-        offsets = pa.array(sorted([*rows.row_index, *rows.bad]), pa.int64())
+        offsets = pa.array(rows.numbers, pa.int64())
         texts = _json_texts(spec, batch, table, [n for n in names if n in columns.as_json])
         for name in chats:
             told = (json.dumps(each, default=str) for each in to_list(table.column(name)))

@@ -8,8 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges
-from nightshift.common.formats import input_rows
-from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_list
 from nightshift.common.spec import JobSpec
 from nightshift.producer.submit.arrange.savings import (
@@ -18,7 +16,7 @@ from nightshift.producer.submit.arrange.savings import (
     beginnings,
     levels_of,
 )
-from nightshift.producer.submit.planning import reading
+from nightshift.producer.submit.planning.plan_reader import PlanReader
 from nightshift.producer.submit.planning.planner import Plan
 
 RUNS = 64
@@ -39,10 +37,10 @@ def sharing_sample(spec: JobSpec, plan: Plan, columns: Sequence[str]) -> Sharing
     Of each row only digests are kept: of documents of a megabyte the texts would take gigabytes. Raises
     what reading the rows of a batch raises.
     """
-    cache = ReadCache(CACHE_BYTES, reading.current().decoding())
+    reader = PlanReader(spec, plan, CACHE_BYTES)
 
     def read(batch: Descriptor) -> list[Beginnings]:
-        rows = input_rows.read_rows(spec, batch, columns, cache, plan.schema)
+        rows = reader.read(batch, columns)
         values = [to_list(rows.table.column(name)) for name in columns]
         return [beginnings("\0".join(map(_text, row))) for row in zip(*values, strict=True)]
 
