@@ -27,7 +27,7 @@ from nightshift.producer.reaper import (
     output_directory,
     sweep_copies,
 )
-from nightshift.producer.reaper.renewal import renewed
+from nightshift.producer.reaper.renewed_hold import renewed
 from nightshift.producer.results import id_counts
 from nightshift.producer.submit.output_owner import OwnedDirectory
 

@@ -12,7 +12,7 @@ from nightshift.common.ledger.jobs import job_end
 from nightshift.common.text import kept_message
 from nightshift.producer.reaper import finish
 from nightshift.producer.reaper.duty import Duty, Reaper
-from nightshift.producer.reaper.renewal import renewed
+from nightshift.producer.reaper.renewed_hold import renewed
 
 MOST_FINISHING = 4
 """Jobs whose files one reaper finishes at the same time, so that a job with a million parts does not

@@ -18,7 +18,7 @@ from nightshift.common.ledger.jobs.watches import DueLook, UnplannedFile
 from nightshift.common.settings import Settings
 from nightshift.common.storage import FileInfo, Listing
 from nightshift.producer.reaper.duty import Duty, Reaper
-from nightshift.producer.reaper.renewal import renewed
+from nightshift.producer.reaper.renewed_hold import renewed
 from nightshift.producer.submit.append import append
 from nightshift.producer.submit.append_command import listed, within_job
 from nightshift.producer.submit.changes import changes, judge_look

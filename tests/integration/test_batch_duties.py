@@ -10,7 +10,7 @@ import pytest
 from nightshift.common.errors import LeaseLost, Permanent, Retryable
 from nightshift.common.ledger import Ledger
 from nightshift.common.states import JobState
-from nightshift.producer.reaper import renewal
+from nightshift.producer.reaper import renewed_hold
 from nightshift.producer.serve.api_batches import (
     batch_file,
     finalize,
@@ -222,7 +222,7 @@ def test_a_reaper_holds_its_batch_however_long_a_write_takes(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.batch(line())
-    monkeypatch.setattr(renewal, "SIGNS_A_HOLD", 6000)
+    monkeypatch.setattr(renewed_hold, "SIGNS_A_HOLD", 6000)
     with site.ledger.transaction() as connection:
         taken = api_batch_steps.take_validating(connection, "r-1")
         connection.exec_driver_sql("UPDATE holds SET until = now()")
@@ -233,7 +233,7 @@ def test_a_reaper_holds_its_batch_however_long_a_write_takes(
             query = "SELECT until > now() + interval '50 seconds' FROM holds"
             return bool(connection.exec_driver_sql(query).scalar_one())
 
-    with renewal.renewed(site.ledger, taken[1]) as work:
+    with renewed_hold.renewed(site.ledger, taken[1]) as work:
         wait_until(held_for_long, what="a sign")
         work.check()
         with site.ledger.transaction() as connection:
@@ -241,7 +241,7 @@ def test_a_reaper_holds_its_batch_however_long_a_write_takes(
         wait_until(lambda: _is_lost(work), what="the loss")
 
 
-def _is_lost(work: renewal.Renewed) -> bool:
+def _is_lost(work: renewed_hold.Renewed) -> bool:
     try:
         work.check()
     except LeaseLost:

@@ -22,7 +22,7 @@ from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
-from nightshift.producer.reaper.renewal import Renewed, renewed
+from nightshift.producer.reaper.renewed_hold import Renewed, renewed
 from nightshift.producer.results import openai_batch_results, part_files
 from nightshift.producer.results.collect import rows_for
 from nightshift.producer.serve import store_layout

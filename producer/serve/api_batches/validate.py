@@ -11,7 +11,7 @@ from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.holds import Hold
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
-from nightshift.producer.reaper.renewal import Renewed, renewed
+from nightshift.producer.reaper.renewed_hold import Renewed, renewed
 from nightshift.producer.serve import model_table, store_layout
 from nightshift.producer.serve.api_batches.batch_file import (
     FileFacts,
