@@ -43,7 +43,7 @@ BYTES ?= 256MB
 SECONDS ?= 120
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-busy test-hammer deploy-check faults faults-long faults-mutants bench bench-engine bench-control \
+.PHONY: help setup demo test test-slow test-busy test-hammer deploy-check faults faults-long faults-mutants without-wings bench bench-engine bench-control \
 	bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-serve bench-console bench-arranged bench-tokenizing gpu-check lint docs format clean
 
 help:  ## List the targets
@@ -98,6 +98,9 @@ faults-long: $(READY)  ## Pass the fault suite with random kills for MINUTES=20
 
 faults-mutants: $(READY)  ## See the fault suite fail without each protection
 	$(BIN)/python -m tests.faults.mutants
+
+without-wings: $(READY)  ## See `make test` pass without judge, tune, archive and serve, one after the other
+	$(BIN)/python -m tests.without_wing
 
 bench: bench-control bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-serve bench-console bench-arranged bench-tokenizing bench-engine  ## Measure everything, and write docs/performance.md: about two hours, on a quiet machine
 	$(BIN)/python -m benchmarks.report

@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from nightshift.common.settings import Settings
-from nightshift.producer.serve import model_table
 from tests.deploy import checks
 from tests.deploy.kustomize import (
     ALL,
@@ -62,6 +61,8 @@ def test_an_overlay_passes_every_check(rendered: Rendered, overlay: str) -> None
 def test_a_table_of_models_can_be_used_and_the_page_has_one(
     rendered: Rendered, tmp_path: Path
 ) -> None:
+    from nightshift.producer.serve import model_table
+
     found = set()
     for overlay in [ALL, *of_the_page()]:
         for thing in checks.of_kind(rendered(overlay), "ConfigMap"):

@@ -14,12 +14,12 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.connection import Connection
 from tests.support.fleet import Fleet
 from tests.support.receiver import Listen, Receiver
-from tests.support.sender import Sender
 
 if TYPE_CHECKING:
     import s3fs
 
     from tests.support.object_store import ObjectStore
+    from tests.support.sender import Sender
 
 
 @pytest.fixture
@@ -101,8 +101,11 @@ def client(store: "ObjectStore", fresh: str) -> "Iterator[s3fs.S3FileSystem]":
 
 
 @pytest.fixture
-def sender(ledger: Ledger) -> Sender:
+def sender(ledger: Ledger) -> "Sender":
     """Who sends the webhooks of a tenant."""
+    # Without the wing `serve` the other tests here run all the same.
+    from tests.support.sender import Sender
+
     return Sender(ledger)
 
 

@@ -16,7 +16,6 @@ from nightshift.common.states import JobState
 from nightshift.producer.cli.app import app
 from nightshift.producer.control import deletion, job_moves, job_settings
 from nightshift.producer.retry import retry
-from tests.integration.test_retention import age, archive
 from tests.integration.test_retry import Site, moody
 
 TABLES = """
@@ -56,6 +55,17 @@ def files(site: Site) -> list[str]:
 def finished(site: Site) -> None:
     site.submit()
     assert site.work(moody(3)) is JobState.COMPLETED
+
+
+def cut_off(nightshift: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deletion of job 1 that comes to its end in the directory, and not in the ledger."""
+
+    def cut(*_: object) -> None:
+        raise LedgerUnavailable("Postgres is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deletions, "end", cut)
+        assert nightshift("delete", "1", "--output").exit_code == 2
 
 
 def test_a_deleted_job_leaves_every_table_but_the_audit_log_and_its_output_stays(
@@ -133,17 +143,6 @@ def test_the_same_spec_makes_a_new_job_in_the_directory_afterwards(
     assert len(site.agrees()) == 4
 
 
-def test_an_archived_job_goes_with_its_archive(
-    site: Site, nightshift: Callable[..., Result]
-) -> None:
-    finished(site)
-    age(site)
-    assert archive(site) == "archived"
-    assert nightshift("delete", "1", "--output").exit_code == 0
-    assert not (site.folder / "out").exists()
-    assert rows_of(site, 1) == {"audit_log": 2}
-
-
 def test_a_job_that_is_not_over_is_refused_and_a_cancelled_one_is_finished_first(
     site: Site, nightshift: Callable[..., Result]
 ) -> None:
@@ -182,21 +181,13 @@ def test_a_deletion_that_was_cut_off_goes_on_and_nothing_runs_the_job_meanwhile(
     site: Site, nightshift: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished(site)
-
-    def cut(*_: object) -> None:
-        raise LedgerUnavailable("Postgres is away")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(deletions, "end", cut)
-        assert nightshift("delete", "1", "--output").exit_code == 2
+    cut_off(nightshift, monkeypatch)
     assert not (site.folder / "out").exists()
     for command in (["retry", "1", "--failed"], ["redo", "1", "--lost"], ["verify", "1"]):
         said = nightshift(*command)
         assert "job 1 is being deleted: `nightshift delete 1` goes on" in said.stderr, command
     with pytest.raises(Exception, match="job 1 is being deleted"):
         site.submit()
-    age(site)
-    assert archive(site) == "kept", "no reaper archives it"
     # Somebody else has the directory by now.
     (site.folder / "out").mkdir()
     (site.folder / "out" / "part-000000-a1.parquet").write_text("of another ledger")

@@ -20,7 +20,6 @@ from starlette.testclient import TestClient
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import job_submit
 from nightshift.common.settings import load_settings
-from nightshift.producer.archive import come_back
 from nightshift.producer.serve import access, slow
 from nightshift.producer.serve.errors import ApiError
 from nightshift.producer.serve.ledger import tenants
@@ -291,7 +290,7 @@ def test_what_reads_an_archive_runs_in_threads_of_its_own(
     def note(*_: Any) -> None:
         threads.append(site.app.state.context.reads._threads.borrowed_tokens)
 
-    monkeypatch.setattr(come_back, "_needed", note)
+    monkeypatch.setattr("nightshift.producer.archive.come_back._needed", note)
     api, browser = client(site), site.browser("user")
     for one, place in (
         (api, f"/api/jobs/{job}/errors"),

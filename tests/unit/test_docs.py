@@ -14,7 +14,6 @@ from nightshift.common.settings import Settings
 from nightshift.common.telemetry import metrics
 from nightshift.producer.cli.flags import Flags
 from nightshift.producer.cli.job_spec import job_spec
-from nightshift.producer.serve import model_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -116,6 +115,8 @@ def test_the_readme_is_short_and_its_job_is_the_same_in_yaml_and_in_flags() -> N
 
 
 def test_the_door_of_the_readme_opens_with_files_that_are_there() -> None:
+    from nightshift.producer.serve import model_table
+
     root = DOCS.parent
     page = (root / "README.md").read_text()
     [table] = re.findall(r"NIGHTSHIFT_SERVE_MODELS=(\S+)", page)

@@ -24,7 +24,6 @@ from nightshift.common.states import RowErrorKind
 from nightshift.producer.cli.flags import Flags
 from nightshift.producer.cli.job_spec import job_spec
 from nightshift.producer.results import collect, openai_batch_results
-from nightshift.producer.serve.api_batches import batch_file
 from nightshift.producer.submit import openai_batch_file
 from nightshift.producer.submit.checks import check_columns
 from nightshift.producer.submit.planning import planner
@@ -310,9 +309,6 @@ def test_ids_that_differ_in_half_a_character_are_no_doubles(tmp_path: Path) -> N
     ids = ["k\ud800", "k\ud801", r"k\ud800", "k\ufffd"]
     path = batch(tmp_path / "b.jsonl", [line(each) for each in ids])
     openai_batch_file.check_unique_ids([storage.stat(str(path))])
-    lines = [line(each, '{"model": "m"}') for each in ids]
-    limits = batch_file.Limits(requests=9, bytes=9_999, embedding_inputs=9)
-    assert batch_file.read(lambda: enumerate(lines, 1), CHAT, limits, skip=True).problems == []
     path = batch(tmp_path / "b.jsonl", [line(each) for each in (*ids, "k\ud801")])
     with pytest.raises(BadInput, match=r"'k\\\\ud801' stands twice, in .* line 2 and in .* line 5"):
         openai_batch_file.check_unique_ids([storage.stat(str(path))])

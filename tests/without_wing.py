@@ -1,0 +1,138 @@
+"""Shows that the core lives without a wing: in a copy of the tree without the wing's folder and its name in
+`wings.INSTALLED`, every test of `make test` passes that is not about the wing. Run by `make without-wings`.
+
+    python -m tests.without_wing judge tune archive serve
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HOME = Path(__file__).parents[1]
+
+ALL_WINGS = (
+    "tests/unit/test_advice.py::test_every_command_that_a_sentence_names",
+    "tests/unit/test_docs.py::test_every_path_of_the_repository",
+    "tests/unit/test_duties.py::test_every_duty_is_in_the_table_once",
+    "tests/unit/test_mutants.py",
+)
+"""Tests of lists that have an entry of each wing: sentences that name a command of it, paths in docs, the
+duties that are counted, the protections."""
+
+ABOUT = {
+    "judge": (
+        "tests/integration/test_judge",
+        "tests/unit/test_cli.py::test_every_command_explains_itself[judge]",
+        "tests/unit/test_cli.py::test_help_names_every_command",
+        "tests/unit/test_cli.py::test_without_a_ledger_a_command_says_so_in_one_sentence[judge]",
+        "tests/unit/test_scores.py",
+    ),
+    "tune": (
+        "tests/integration/test_trials.py",
+        "tests/integration/test_tunings.py",
+        "tests/unit/test_halving.py",
+        "tests/unit/test_tune.py",
+    ),
+    "archive": (
+        "tests/integration/test_client_expectations.py::"
+        "test_results_that_are_deleted_or_archived_are_not_streamed",
+        "tests/integration/test_delete_archived.py",
+        "tests/integration/test_retention",
+        "tests/integration/test_serve_plans.py::test_what_reads_an_archive_runs_in_threads",
+    ),
+    "serve": (
+        "tests/faults/test_door.py",
+        "tests/integration/test_access.py",
+        "tests/integration/test_api_",
+        "tests/integration/test_batch_creates.py",
+        "tests/integration/test_batch_duties.py",
+        "tests/integration/test_batch_ends.py",
+        "tests/integration/test_client_expectations.py",
+        "tests/integration/test_console",
+        "tests/integration/test_serve_",
+        "tests/integration/test_tenant_",
+        "tests/integration/test_webhook",
+        "tests/unit/test_advice.py::test_a_command_that_its_program_refuses_is_found[nightshift key",
+        "tests/unit/test_advice.py::test_a_command_that_its_program_refuses_is_found[nightshift tenant",
+        "tests/unit/test_advice.py::test_the_search_for_commands_finds_those_of_every_kind",
+        "tests/unit/test_batch_file.py",
+        "tests/unit/test_limits.py",
+        "tests/unit/test_restarts.py",
+        "tests/unit/test_serve_start.py",
+        "tests/unit/test_webhooks.py",
+    ),
+}
+"""Tests that are about a wing, by how their names begin: they cannot pass without its folder."""
+
+
+def copied(home: Path) -> None:
+    """A copy of what Git keeps or would keep."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=HOME,
+        capture_output=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        source, target = HOME / name, home / name
+        if source.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)
+
+
+def without(wing: str, home: Path) -> None:
+    """Takes a wing out of a copy."""
+    shutil.rmtree(home / "producer" / wing)
+    table = home / "producer" / "wings.py"
+    before = table.read_text()
+    after = re.sub(rf'"{wing}", |, "{wing}"(?=\))', "", before)
+    assert after != before, f"wings.INSTALLED does not name {wing}"
+    table.write_text(after)
+
+
+def red(said: str) -> list[str]:
+    """The tests, and the files whose import failed, that pytest's summary names."""
+    return re.findall(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", said, re.MULTILINE)
+
+
+def unexpected(wing: str) -> list[str]:
+    """Runs what `make test` runs without a wing; the tests that are red and not about the wing."""
+    with tempfile.TemporaryDirectory(prefix=f"without-{wing}-") as folder:
+        home = Path(folder)
+        copied(home)
+        without(wing, home)
+        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-n", "4"]
+        options = ["--dist", "loadscope", "--continue-on-collection-errors", "-m", "not slow"]
+        done = subprocess.run(
+            [*command, *options, "tests"],
+            cwd=home,
+            env={**os.environ, "PYTHONPATH": folder, "COLUMNS": "400"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    names = red(done.stdout)
+    about = (*ABOUT[wing], *ALL_WINGS)
+    left = [name for name in names if not name.startswith(about)]
+    last = (done.stdout.strip() or done.stderr.strip()).splitlines()[-1]
+    print(f"without {wing}: {last}; {len(names)} red, {len(left)} of them not about it", flush=True)
+    if left or " passed" not in last:
+        print(done.stdout[-20_000:])
+        return left or [last]
+    return []
+
+
+def main() -> int:
+    """1 where the core does not live without one of the wings."""
+    failed = {wing: unexpected(wing) for wing in sys.argv[1:] or ABOUT}
+    for wing, names in failed.items():
+        print("".join(f"not about {wing}: {name}\n" for name in names), end="")
+    return 1 if any(failed.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
