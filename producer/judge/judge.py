@@ -115,7 +115,7 @@ def prepare(
     storage.check_roots([spec.output.uri], settings.allowed_roots)
     if not _is_written(ledger, spec, sample):
         # The identity of the judge's job is known once its input is written.
-        OwnedDirectory.of(ledger, spec.output.uri, "").check(adopt=False)
+        OwnedDirectory.of(ledger, spec.output.uri, "").check_free(adopt=False)
         check_output(spec, [])
         wanted = spec.read_columns or [each.field.name for each in every if not each.is_copy]
         names = dict.fromkeys([judged_rows.row_index_column(every), *wanted, *spec.passed_columns])

@@ -229,7 +229,7 @@ def claim_output(intake: Intake) -> None:
     storage.check_directory(spec.output.uri)
     if intake.given_ledger is not None:
         intake.directory = OwnedDirectory.of(intake.ledger, spec.output.uri, intake.identity)
-        intake.adopting = intake.directory.check(adopt=intake.asked.adopt)
+        intake.adopting = intake.directory.check_free(adopt=intake.asked.adopt)
     checks.check_output(spec, intake.files, adopting=intake.adopting)
     if not intake.adopting:
         intake.beside = checks.files_beside(spec.output.uri)

@@ -82,7 +82,7 @@ class OwnedDirectory:
         """Whether the marker names this job."""
         return self.marker() == self.owner
 
-    def check(self, *, adopt: bool) -> bool:
+    def check_free(self, *, adopt: bool) -> bool:
         """BadInput where a new job cannot have the directory; changes nothing.
 
         With `adopt` a marker of the same job in another ledger is no reason. Returns whether there is
@@ -99,7 +99,7 @@ class OwnedDirectory:
     def take(self, *, adopting: bool = False) -> bool:
         """Makes the marker where there is none; True if this call made it. `hold` refuses later what
         another owner has. Raises BadInput for a directory inside or around another job's. `adopting` is
-        what `check` returned.
+        what `check_free` returned.
         """
         if adopting:
             self._adopt()
