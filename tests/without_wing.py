@@ -15,63 +15,63 @@ from pathlib import Path
 HOME = Path(__file__).parents[1]
 
 ALL_WINGS = (
-    "tests/unit/test_advice.py::test_every_command_that_a_sentence_names",
-    "tests/unit/test_docs.py::test_every_path_of_the_repository",
-    "tests/unit/test_duties.py::test_every_duty_is_in_the_table_once",
-    "tests/unit/test_mutants.py",
+    "unit/test_advice.py::test_every_command_that_a_sentence_names",
+    "unit/test_docs.py::test_every_path_of_the_repository",
+    "unit/test_duties.py::test_every_duty_is_in_the_table_once",
+    "unit/test_mutants.py",
 )
 """Tests of lists that have an entry of each wing: sentences that name a command of it, paths in docs, the
 duties that are counted, the protections."""
 
 ABOUT = {
     "judge": (
-        "tests/integration/test_judge",
-        "tests/unit/test_cli.py::test_every_command_explains_itself[judge]",
-        "tests/unit/test_cli.py::test_help_names_every_command",
-        "tests/unit/test_cli.py::test_without_a_ledger_a_command_says_so_in_one_sentence[judge]",
-        "tests/unit/test_scores.py",
+        "integration/test_judge",
+        "unit/test_cli.py::test_every_command_explains_itself[judge]",
+        "unit/test_cli.py::test_help_names_every_command",
+        "unit/test_cli.py::test_without_a_ledger_a_command_says_so_in_one_sentence[judge]",
+        "unit/test_scores.py",
     ),
     "tune": (
-        "tests/integration/test_trials.py",
-        "tests/integration/test_tunings.py",
-        "tests/unit/test_halving.py",
-        "tests/unit/test_tune.py",
+        "integration/test_trials.py",
+        "integration/test_tunings.py",
+        "unit/test_halving.py",
+        "unit/test_tune.py",
     ),
     "archive": (
-        "tests/integration/test_client_expectations.py::"
+        "integration/test_client_expectations.py::"
         "test_results_that_are_deleted_or_archived_are_not_streamed",
-        "tests/integration/test_delete_archived.py",
-        "tests/integration/test_retention",
-        "tests/integration/test_serve_plans.py::test_what_reads_an_archive_runs_in_threads",
+        "integration/test_delete_archived.py",
+        "integration/test_retention",
+        "integration/test_serve_plans.py::test_what_reads_an_archive_runs_in_threads",
     ),
     "serve": (
-        "tests/deploy/test_k8s.py",
-        "tests/faults/test_door.py",
-        "tests/integration/test_access.py",
-        "tests/integration/test_api_",
-        "tests/integration/test_batch_api.py",
-        "tests/integration/test_batch_creates.py",
-        "tests/integration/test_batch_duties.py",
-        "tests/integration/test_batch_ends.py",
-        "tests/integration/test_client_expectations.py",
-        "tests/integration/test_console",
-        "tests/integration/test_explain_tenants.py",
-        "tests/integration/test_inspect.py::test_every_command_that_prints_a_table_has_json",
-        "tests/integration/test_serve_",
-        "tests/integration/test_tenant_",
-        "tests/integration/test_webhook",
-        "tests/unit/test_advice.py::test_a_command_that_its_program_refuses_is_found[nightshift key",
-        "tests/unit/test_advice.py::test_a_command_that_its_program_refuses_is_found[nightshift tenant",
-        "tests/unit/test_advice.py::test_the_search_for_commands_finds_those_of_every_kind",
-        "tests/unit/test_batch_file.py",
-        "tests/unit/test_docs.py::test_the_door_of_the_readme",
-        "tests/unit/test_limits.py",
-        "tests/unit/test_restarts.py",
-        "tests/unit/test_serve_start.py",
-        "tests/unit/test_webhooks.py",
+        "deploy/test_k8s.py",
+        "faults/test_door.py",
+        "integration/test_access.py",
+        "integration/test_api_",
+        "integration/test_batch_api.py",
+        "integration/test_batch_creates.py",
+        "integration/test_batch_duties.py",
+        "integration/test_batch_ends.py",
+        "integration/test_client_expectations.py",
+        "integration/test_console",
+        "integration/test_explain_tenants.py",
+        "integration/test_inspect.py::test_every_command_that_prints_a_table_has_json",
+        "integration/test_serve_",
+        "integration/test_tenant_",
+        "integration/test_webhook",
+        "unit/test_advice.py::test_a_command_that_its_program_refuses_is_found[nightshift key",
+        "unit/test_advice.py::test_a_command_that_its_program_refuses_is_found[nightshift tenant",
+        "unit/test_advice.py::test_the_search_for_commands_finds_those_of_every_kind",
+        "unit/test_batch_file.py",
+        "unit/test_docs.py::test_the_door_of_the_readme",
+        "unit/test_limits.py",
+        "unit/test_restarts.py",
+        "unit/test_serve_start.py",
+        "unit/test_webhooks.py",
     ),
 }
-"""Tests that are about a wing, by how their names begin: they cannot pass without its folder."""
+"""Tests that are about a wing, by how their names below tests/ begin: they cannot pass without its folder."""
 
 
 def copied(home: Path) -> None:
@@ -122,7 +122,7 @@ def unexpected(wing: str) -> list[str]:
         )
     names = red(done.stdout)
     about = (*ABOUT[wing], *ALL_WINGS)
-    left = [name for name in names if not name.startswith(about)]
+    left = [name for name in names if not name.removeprefix("tests/").startswith(about)]
     last = (done.stdout.strip() or done.stderr.strip()).splitlines()[-1]
     print(f"without {wing}: {last}; {len(names)} red, {len(left)} of them not about it", flush=True)
     if left or " passed" not in last:
