@@ -4,7 +4,7 @@ brings them back.
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger, Row
-from nightshift.common.ledger.jobs import archives
+from nightshift.common.ledger.jobs import archives, jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import failed_rows
 from nightshift.producer import wings
@@ -42,8 +42,9 @@ def errors(
 
 
 def _refuse_away(ledger: Ledger, job: Job) -> None:
-    """BadInput where rows of a job have left Postgres, and no wing knows the way back."""
+    """BadInput where a job is being deleted, or where rows of it have left Postgres and no wing knows the way back."""
     with ledger.transaction() as connection:
+        jobs.refuse_deleted(connection, job.id)
         if archives.is_away(connection, job.id):
             raise BadInput(
                 f"the batches of job {job.id} are in its archive, which nightshift reads with its "
