@@ -132,18 +132,18 @@ MUTANTS = (
     ),
     Mutant(
         "fence",
-        "common/ledger/batches/commits.py",
+        "common/ledger/batches/commit.sql",
         """WHERE b.attempt = m.attempt AND b.owner = m.owner
-          AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
+      AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
         """WHERE b.owner = m.owner
           AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
         (f"{RACE}::test_one_winner_whatever_the_interleaving",),
     ),
     Mutant(
         "owner check",
-        "common/ledger/batches/commits.py",
+        "common/ledger/batches/commit.sql",
         """WHERE b.attempt = m.attempt AND b.owner = m.owner
-          AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
+      AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
         """WHERE b.attempt = m.attempt
           AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
         (f"{RACE}::test_a_commit_said_twice_does_not_undo_a_retry_in_between",),
@@ -260,9 +260,9 @@ MUTANTS = (
     ),
     Mutant(
         "SKIP LOCKED",
-        "common/ledger/batches/claims.py",
-        "        FOR UPDATE OF b SKIP LOCKED\n",
-        "        FOR UPDATE OF b\n",
+        "common/ledger/batches/claim.sql",
+        "    FOR UPDATE OF b SKIP LOCKED\n",
+        "    FOR UPDATE OF b\n",
         (f"{RACE}::test_a_claim_that_hangs_in_its_transaction_stops_nobody",),
     ),
     Mutant(
@@ -305,7 +305,7 @@ MUTANTS = (
     ),
     Mutant(
         "no commit after the end",
-        "common/ledger/batches/commits.py",
+        "common/ledger/batches/commit.sql",
         "WHERE id = ANY (CAST(:job_id AS bigint[])) AND state IN ('running', 'paused')",
         "WHERE id = ANY (CAST(:job_id AS bigint[]))",
         (f"{CONTROL}::test_a_claim_beside_a_cancel_leases_a_batch_that_nobody_can_commit",),
@@ -329,10 +329,10 @@ MUTANTS = (
     ),
     Mutant(
         "no claim of a paused job",
-        "common/ledger/batches/claims.py",
-        """          AND (SELECT j.state FROM jobs j WHERE j.id = b.job_id) = 'running'
-          AND NOT EXISTS""",
-        "          AND NOT EXISTS",
+        "common/ledger/batches/claim.sql",
+        """      AND (SELECT j.state FROM jobs j WHERE j.id = b.job_id) = 'running'
+      AND NOT EXISTS""",
+        "      AND NOT EXISTS",
         (f"{LEDGER}::test_what_is_admitted_beside_a_pause_is_claimed_by_nobody_and_taken_back",),
     ),
     Mutant(
@@ -792,7 +792,7 @@ MUTANTS = (
     ),
     Mutant(
         "machine set aside",
-        "common/ledger/fleet/slots.py",
+        "common/ledger/fleet/slot_facts.sql",
         "AND engine_key <> ALL (r.keys)\n",
         "\n",
         (f"{LOADS}::test_a_machine_that_could_not_load_an_engine_is_set_aside_and_another_has_it",),

@@ -288,6 +288,9 @@ def test_a_machine_without_work_asks_once_for_all_its_slots(world: World) -> Non
     one = supervisor(world)
     with statements(world.ledger) as sent:
         one._look()
+    assert len(sent) == 2, "it asks once, and writes all new slots at once"
+    with statements(world.ledger) as sent:
+        one._reported()
     assert len(sent) == 1, sent
     assert world.ask("SELECT count(*) AS slots FROM slots")[0].slots == 8
     assert world.ask("SELECT * FROM pool_plans") == []

@@ -11,7 +11,8 @@ from tests.faults.mutants import HOME, MUTANTS, Mutant, mutated
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.protection)
 def test_a_mutant_finds_its_protection_once_and_leaves_python_behind(mutant: Mutant) -> None:
     code = mutated((HOME / mutant.file).read_text(), mutant)
-    compile(code, mutant.file, "exec")
+    if mutant.file.endswith(".py"):
+        compile(code, mutant.file, "exec")
 
 
 @pytest.mark.slow
