@@ -149,7 +149,7 @@ class ChildProcess:
             self._engine_died,
             self._liveness,
             recorder,
-            self._runner.release_hung,
+            self._runner.give_back,
             partial(self._leave, ExitCode.THREADS_HANG),
             self._supervisor.say_idle,
             TellsWaits(self._config, self._heartbeat_ledger, self._telemetry.waits),

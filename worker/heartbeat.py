@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from nightshift.common.errors import Retryable
@@ -13,10 +13,11 @@ from nightshift.common.ledger.fleet import workers
 from nightshift.common.ledger.jobs import spending
 from nightshift.common.settings import Settings
 from nightshift.worker.engines.protocol import Engine
+from nightshift.worker.held_batch import GivenBack, HeldBatch, Move, Progress, Reason
 from nightshift.worker.outages import suppressed
 from nightshift.worker.supervisor.liveness import ChildLiveness
 from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import HeldBatch, Progress, Window
+from nightshift.worker.window import Window
 
 HUNG_THREADS = 3
 """So many threads of a child may hang in a stage; past them the child leaves and is replaced."""
@@ -61,13 +62,26 @@ class StageWatch:
         return {thread for thread, (_, seconds) in stood.items() if seconds > self.timeout_seconds}
 
 
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a beat learned of Postgres, if it asked: how many leases were renewed, the jobs without money, the
+    batches whose lease is somebody else's, each with the lease that was asked for, and those of jobs that
+    are over.
+    """
+
+    renewed: int | None = None
+    spent_out: Set[int] = frozenset()
+    lost: Mapping[HeldBatch, tuple[int, int]] = field(default_factory=dict)
+    unwanted: Set[HeldBatch] = frozenset()
+
+
 @dataclass(eq=False)
 class Heartbeat:
     """A thread that beats every `heartbeat_seconds` until it is stopped.
 
     Leases are renewed only while the engine makes progress. A child whose engine stands still for
     `engine_stall_seconds` is ended through `stalled`, and its leases go to others. The batches of a
-    thread that hangs in a stage go through `release_hung`; where too many threads hang, `leave` ends
+    thread that hangs in a stage, and those that are lost or wanted no more, go through `give_back`; where too many threads hang, `leave` ends
     the child in order. While the child holds nothing and has nothing to report, its supervisor
     beats for it: `say_idle` is false where the supervisor has been silent for so many seconds.
     `tell_waits` is called each second: what the child waits for is told sooner than the next beat.
@@ -81,7 +95,7 @@ class Heartbeat:
     stalled: Callable[[str], None]
     liveness: ChildLiveness
     recorder: Recorder
-    release_hung: Callable[[Sequence[HeldBatch]], None]
+    give_back: Callable[[Sequence[GivenBack]], None]
     leave: Callable[[str], None]
     say_idle: Callable[[float], bool]
     tell_waits: Callable[[], None] = lambda: None
@@ -107,19 +121,19 @@ class Heartbeat:
         self.liveness.write("closing")
 
     def beat(self) -> None:
-        """One beat: renews the leases, reports what was spent, and stops the batches that are lost,
-        not wanted any more, or of a job without money.
+        """One beat: renews the leases, reports what was spent, gives the batches back that are lost, not
+        wanted any more or held by a thread that hangs, and stops those of a job without money.
         """
         held = self.window.held()
-        over: set[int] = set()
+        found = Beat()
         if held or self._unreported() or not self._is_beaten_for():
-            over = self._renew(held)
-        self._release_hung(held)
-        for job_id in over:
+            found = self._renew(held)
+        self._give_back(held, found)
+        for job_id in found.spent_out:
             self._hold(job_id)
 
-    def _renew(self, held: Sequence[HeldBatch]) -> set[int]:
-        """What a beat asks and tells Postgres; returns the jobs without money."""
+    def _renew(self, held: Sequence[HeldBatch]) -> Beat:
+        """What a beat asks and tells Postgres."""
         leases = [(batch.lease.batch_id, batch.lease.attempt) for batch in held]
         with self.ledger.transaction() as connection:
             workers.beat(connection, self.worker_id, self.state, busy=bool(held))
@@ -127,16 +141,16 @@ class Heartbeat:
             spent = self._unreported()
             spending.report(connection, self.worker_id, spent)
             job_ids = list({batch.lease.job_id for batch in held})
-            over = {job_id for job_id, _ in spending.spent_out(connection, job_ids)}
+            spent_out = {job_id for job_id, _ in spending.spent_out(connection, job_ids)}
             reached(Moment.RENEWING)
         self._reported |= {each.job_id: each for each in spent}
-        asked = zip(held, leases, strict=True)
-        lost = sum(self._is_lost_now(batch, lease, renewal) for batch, lease in asked)
         for batch in held:
-            if batch.lease.job_id in over:
+            if batch.lease.job_id in spent_out:
                 batch.stop()
-        self.recorder.leases_renewed(len(renewal.held), lost)
-        return over
+        asked = list(zip(held, leases, strict=True))
+        lost = {batch: lease for batch, lease in asked if lease not in renewal.held}
+        unwanted = {batch for batch, lease in asked if lease in renewal.unwanted}
+        return Beat(len(renewal.held), spent_out, lost, unwanted)
 
     def _unreported(self) -> list[spending.Spent]:
         return [each for each in self.window.spent() if each != self._reported.get(each.job_id)]
@@ -155,46 +169,27 @@ class Heartbeat:
             if why is not None:
                 self.recorder.problem("job_paused", job_id=job_id, why=why)
 
-    def _release_hung(self, held: Sequence[HeldBatch]) -> None:
-        """Gives back the batches of a thread that hangs in a stage. Those of a job that is over are
-        given back at once, unless their part is being committed.
+    def _give_back(self, held: Sequence[HeldBatch], found: Beat) -> None:
+        """Ends batches that are lost or wanted no more, unless their part is being committed, and those of
+        a thread that hangs in a stage.
         """
         hanging = self._watch.look((batch.progress for batch in held), time.monotonic())
-        released = [
-            batch
-            for batch in held
-            if not batch.released
-            and (
-                batch.progress in hanging
-                or (batch.unwanted and (batch.progress.in_stage or not batch.publishing))
-            )
-        ]
-        for batch in released:
-            batch.released = True
-        if released:
+        ended = (_ended(batch, found, is_hung=batch.progress in hanging) for batch in held)
+        given = [each for each in ended if each is not None]
+        for each in given:
+            each.batch.drop_rows()
+            if each.reason is Reason.LOST:
+                self.recorder.lease_lost(*found.lost[each.batch])
+        if found.renewed is not None:
+            lost = sum(each.reason is Reason.LOST for each in given)
+            self.recorder.leases_renewed(found.renewed, lost)
+        if given:
             # The ledger may be away for long, and the heartbeat must go on.
             threading.Thread(
-                target=self.release_hung, args=(released,), name=GIVES_BACK, daemon=True
+                target=self.give_back, args=(given,), name=GIVES_BACK, daemon=True
             ).start()
         if len(hanging) > HUNG_THREADS:
             self.leave(f"{len(hanging)} threads hang in reading, rendering or writing")
-
-    def _is_lost_now(
-        self, batch: HeldBatch, lease: tuple[int, int], renewal: leasing.Renewal
-    ) -> bool:
-        """Stops a batch whose lease is lost or whose job is over; True when the loss is new."""
-        if lease not in renewal.held:
-            # Rows of it go to another child: its lease is another one in a moment, or is already.
-            if batch.moving or lease != (batch.lease.batch_id, batch.lease.attempt):
-                return False
-            # A batch that is being published may have been committed since the beat began.
-            if not batch.publishing and not batch.lost:
-                self.recorder.lease_lost(*lease)
-                batch.discard(lost=True)
-                return True
-        elif lease in renewal.unwanted:
-            batch.discard(lost=False)
-        return False
 
     def _pause(self, seconds: float) -> bool:
         """Waits for the next beat; True when there is none any more."""
@@ -231,3 +226,17 @@ class Heartbeat:
                 pause = min(pause, AGAIN_SECONDS)
             except Exception as error:
                 self.recorder.crash("heartbeat_crashed", error)
+
+
+def _ended(batch: HeldBatch, found: Beat, *, is_hung: bool) -> GivenBack | None:
+    """A batch that this beat ends; None for one that stays, or that somebody else ends."""
+    is_unwanted = batch in found.unwanted
+    if (lease := found.lost.get(batch)) is not None and (was := batch.lose(lease)) is not None:
+        return GivenBack(batch, was, Reason.LOST)
+    if is_unwanted and (was := batch.move(Move.UNWANT)) is not None:
+        return GivenBack(batch, was, Reason.UNWANTED)
+    # Else its part is being committed: the COMMIT decides.
+    gives_up = is_hung or (is_unwanted and batch.progress.in_stage)
+    if gives_up and (was := batch.move(Move.GIVE_UP)) is not None:
+        return GivenBack(batch, was, Reason.UNWANTED if is_unwanted else Reason.HUNG)
+    return None

@@ -26,10 +26,11 @@ from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import job_changes, jobs, spending
 from nightshift.common.text import kept_message
+from nightshift.worker.held_batch import GivenBack, HeldBatch, Move, Reason, State
 from nightshift.worker.job_cache import JobCache, KnownJob
 from nightshift.worker.outages import PatientLedger, suppressed, tell_wait
 from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import HeldBatch, Window
+from nightshift.worker.window import Window
 
 P = ParamSpec("P")
 
@@ -69,20 +70,37 @@ class BatchOutcomes:
         """An error decides what becomes of the batch. Without one, a batch that is not committed was
         stopped before any of its rows was kept: it is released.
         """
-        if not self.window.begin_end(batch):
-            return
-        lease, outcome = batch.lease, None
+        if batch.move(Move.END) is not None:
+            self._tell(batch, error, committed=committed)
+
+    def give_back(self, given: GivenBack, hung: StageHung) -> None:
+        """Tells the ledger of a batch that the heartbeat has ended, and why."""
+        committed = given.was is State.COMMITTED
+        error = hung if given.reason is Reason.HUNG and not committed else None
+        outcome = "lost" if given.reason is Reason.LOST else "released"
+        self._tell(given.batch, error, committed=committed, outcome=outcome)
+
+    def _tell(
+        self,
+        batch: HeldBatch,
+        error: BaseException | None,
+        *,
+        committed: bool,
+        outcome: str = "released",
+    ) -> None:
+        """Tells the ledger of a batch that is over, and drops it from the window. For who ended it."""
+        lease, told = batch.lease, None
         try:
             if error is not None:
-                outcome = self._judge(lease, error)
+                told = self._judge(lease, error)
             elif not committed:
-                outcome = self._release(lease, outcome="lost" if batch.lost else "released")
+                told = self._release(lease, outcome=outcome)
         except BaseException as crash:  # the lease runs out, and the batch goes to others
             self.recorder.crash("end_failed", crash, batch_id=lease.batch_id, attempt=lease.attempt)
         finally:
             batch.work = None
             self.window.remove(batch)
-            self.recorder.batch_ended(outcome)
+            self.recorder.batch_ended(told)
 
     def pause_job(self, lease: Lease, error: Exception) -> None:
         """Nobody claims more of the job until a person has mended what `error` says."""

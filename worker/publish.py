@@ -22,10 +22,11 @@ from nightshift.common.ledger.fleet import outages
 from nightshift.common.ledger.jobs import jobs, spending
 from nightshift.common.spec import JobSpec
 from nightshift.common.telemetry.metrics import Stage
+from nightshift.worker.held_batch import HeldBatch, Move
 from nightshift.worker.outages import PatientLedger, suppressed, tell_wait
 from nightshift.worker.rows.results import PartTable
 from nightshift.worker.telemetry.recorder import BatchCommitted, Recorder
-from nightshift.worker.window import HeldBatch, Window
+from nightshift.worker.window import Window
 
 Commit = tuple[Lease, Part]
 
@@ -137,7 +138,7 @@ class Publisher:
             done = [each for each in group if each.committed]
             span.count = len(done)
         for each in done:
-            each.batch.committed = True
+            each.batch.move(Move.COMMIT)
             self._recorder.went_on(outages.Kind.STORAGE, each.lease.job_id)
             self._tell_commit(each)
         for each in group:

@@ -17,10 +17,11 @@ from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.batch.run import BatchRunner
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.handover.handover import Handover
+from nightshift.worker.held_batch import GivenBack, HeldBatch
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.supervisor.channel import ToSupervisor, Word
 from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import MOST_BATCHES, SHARE_SECONDS, HeldBatch, Window
+from nightshift.worker.window import MOST_BATCHES, SHARE_SECONDS, Window
 
 EMPTY_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4)
 """Pauses after claims that found nothing, before the child waits for the next hint."""
@@ -163,9 +164,9 @@ class Runner:
                 for batch in released:
                     self._batches.release(batch, error)
 
-    def release_hung(self, batches: Sequence[HeldBatch]) -> None:
-        """Ends batches whose thread hangs."""
-        self._batches.release_hung(batches)
+    def give_back(self, given: Sequence[GivenBack]) -> None:
+        """Gives back what the heartbeat has ended."""
+        self._batches.give_back(given)
 
     def drain(self, grace_seconds: Callable[[], float]) -> None:
         """Claims nothing more, finishes what fits in the grace, keeps the finished rows of the

@@ -3,13 +3,12 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.ledger.jobs.spending import Spent
-from nightshift.worker.engines.protocol import Work
+from nightshift.worker.held_batch import HeldBatch
 from nightshift.worker.telemetry.job_spending import JobSpending
 
 READ_AHEAD_BATCHES = 2
@@ -24,81 +23,6 @@ SHARE_SECONDS = 0.25
 
 MOST_BATCHES = 256
 """Batches held at once, and so their threads; bounds memory where batches have few rows."""
-
-
-@dataclass(slots=True, eq=False)
-class Progress:
-    """Whether the thread of a group of batches is in a stage (it reads, renders or writes), and how
-    often the thread has moved.
-
-    The thread is in no stage while it waits for the engine or for the ledger.
-    """
-
-    moves: int = 0
-    in_stage: bool = False
-
-    @contextmanager
-    def stage(self) -> Iterator[Callable[[], None]]:
-        """Around one stage; the thread calls what it is given after each row or file."""
-        self.moved()
-        self.in_stage = True
-        try:
-            yield self.moved
-        finally:
-            self.in_stage = False
-
-    def moved(self) -> None:
-        """The thread does not hang."""
-        self.moves += 1
-
-
-@dataclass(slots=True, eq=False)
-class HeldBatch:
-    """A leased batch between claim and commit.
-
-    `left_engine` is set when no row of the batch may go to another child any more, `moving` while
-    rows go. `publishing` is set when the batch leaves the engine, `committed` when the ledger has its part,
-    `released` when the heartbeat ends it because of its thread, `over` when somebody ends it.
-    Batches that one thread runs share their `progress`. `claimed_at` is in monotonic seconds. Who
-    holds `changing` may give rows of the batch away, which changes its lease; nobody publishes it
-    meanwhile. The engine draws `samples` sequences of each row; 1 until the job is known.
-    """
-
-    lease: Lease
-    unfinished: int
-    work: Work | None = None
-    samples: int = 1
-    stopped: bool = False
-    lost: bool = False
-    unwanted: bool = False
-    left_engine: bool = False
-    moving: bool = False
-    publishing: bool = False
-    committed: bool = False
-    released: bool = False
-    over: bool = False
-    progress: Progress = field(default_factory=Progress)
-    claimed_at: float = field(default_factory=time.monotonic)
-    changing: threading.Lock = field(default_factory=threading.Lock)
-
-    def attach(self, work: Work) -> None:
-        """From now on a stop reaches the engine; a stop that came before is passed on now."""
-        with self.changing:
-            # `stop` writes and reads in the other order, so one of the two sees what the other wrote.
-            self.work = work
-            if self.stopped:
-                work.stop()
-
-    def stop(self) -> None:
-        """The engine drops the rows that it has not finished; finished rows are kept."""
-        self.stopped = True
-        if (work := self.work) is not None:
-            work.stop()
-
-    def discard(self, *, lost: bool) -> None:
-        """Stops a batch whose lease is lost or whose job is over: no row of it is wanted."""
-        self.lost, self.unwanted = self.lost or lost, True
-        self.stop()
 
 
 class Window:
@@ -211,13 +135,6 @@ class Window:
                 self._unfinished += rows
                 self._sequences += rows * batch.samples
 
-    def begin_end(self, batch: HeldBatch) -> bool:
-        """True for the first thread that ends the batch, and for no other."""
-        with self._changed:
-            begins = not batch.over
-            batch.over = True
-            return begins
-
     def remove(self, batch: HeldBatch) -> None:
         """The batch is committed, given back or lost."""
         with self._changed:
@@ -264,7 +181,7 @@ class Window:
             return self._changed.wait_for(lambda: not self._held, timeout_seconds)
 
     def wait_published(self, timeout_seconds: float) -> None:
-        """Waits until no batch is between its last row and its commit."""
+        """Waits until no batch is between its last row and its end."""
         with self._changed:
             self._changed.wait_for(
                 lambda: not any(batch.publishing for batch in self._held), timeout_seconds

@@ -34,6 +34,7 @@ class Mutant:
 
 
 RACE = "tests/faults/test_race.py"
+HELD = "tests/unit/test_held_batch.py"
 STORES = "tests/integration/test_store_requests.py"
 FROZEN = "tests/faults/test_frozen.py"
 CONTROL = "tests/faults/test_control_races.py"
@@ -66,6 +67,90 @@ DRAINED = "test_a_drained_worker_gives_its_work_to_others_and_serves_again_when_
 GROWTH = "tests/integration/test_growth.py"
 
 MUTANTS = (
+    Mutant(
+        "rows move out of a batch that runs alone",
+        "worker/held_batch.py",
+        "Move.HAND_OVER: {State.RUNNING: State.MOVING}",
+        "Move.HAND_OVER: {State.RUNNING: State.MOVING, State.STOPPED: State.MOVING}",
+        (HELD,),
+    ),
+    Mutant(
+        "a stop that came while rows moved",
+        "worker/held_batch.py",
+        "State.MOVING_STOPPED: State.STOPPED}",
+        "State.MOVING_STOPPED: State.RUNNING}",
+        (HELD,),
+    ),
+    Mutant(
+        "a stop before the next round",
+        "worker/held_batch.py",
+        "        State.LEFT: State.PUBLISHING,\n    },\n    Move.LEAVE",
+        "    },\n    Move.LEAVE",
+        (HELD,),
+    ),
+    Mutant(
+        "a batch that was stopped leaves for its part alone",
+        "worker/held_batch.py",
+        "State.STOPPED: State.PUBLISHING},\n    # RUNNING",
+        "State.STOPPED: State.LEFT},\n    # RUNNING",
+        (HELD,),
+    ),
+    Mutant(
+        "a next round of a batch that left the engine alone",
+        "worker/held_batch.py",
+        "Move.AGAIN: {State.LEFT: State.RUNNING, State.RUNNING: State.RUNNING}",
+        "Move.AGAIN: {State.LEFT: State.RUNNING, State.RUNNING: State.RUNNING, State.STOPPED: State.RUNNING}",
+        (HELD,),
+    ),
+    Mutant(
+        "no row moves out of a part",
+        "worker/held_batch.py",
+        "        (State.RUNNING, State.STOPPED, State.LEFT, State.PUBLISHING), State.PUBLISHING\n",
+        "        (State.STOPPED, State.LEFT, State.PUBLISHING), State.PUBLISHING\n",
+        (HELD,),
+    ),
+    Mutant(
+        "a part that is being committed alone counts",
+        "worker/held_batch.py",
+        "Move.COMMIT: {State.PUBLISHING: State.COMMITTED}",
+        "Move.COMMIT: {State.PUBLISHING: State.COMMITTED, State.OVER: State.COMMITTED}",
+        (HELD,),
+    ),
+    Mutant(
+        "a part that is being committed is not lost",
+        "worker/held_batch.py",
+        "Move.LOSE: dict.fromkeys((State.RUNNING, State.STOPPED), State.OVER)",
+        "Move.LOSE: dict.fromkeys((State.RUNNING, State.STOPPED, State.PUBLISHING), State.OVER)",
+        (HELD,),
+    ),
+    Mutant(
+        "a part that is being committed is not given back",
+        "worker/held_batch.py",
+        "Move.UNWANT: dict.fromkeys((State.RUNNING, State.STOPPED), State.OVER)",
+        "Move.UNWANT: dict.fromkeys((State.RUNNING, State.STOPPED, State.PUBLISHING), State.OVER)",
+        (HELD,),
+    ),
+    Mutant(
+        "a batch whose rows move is not given up",
+        "worker/held_batch.py",
+        "Move.GIVE_UP: dict.fromkeys(\n        (State.RUNNING, ",
+        "Move.GIVE_UP: dict.fromkeys(\n        (State.MOVING, State.RUNNING, ",
+        (HELD,),
+    ),
+    Mutant(
+        "a batch ends once",
+        "worker/held_batch.py",
+        "Move.END: dict.fromkeys(\n        (State.RUNNING, ",
+        "Move.END: dict.fromkeys(\n        (State.OVER, State.RUNNING, ",
+        (HELD,),
+    ),
+    Mutant(
+        "who publishes waits until no row moves",
+        "worker/held_batch.py",
+        "            if move in WAITING:\n",
+        "            if False:\n",
+        (f"{HELD}::test_who_would_publish_or_end_a_batch_waits_until_no_row_of_it_moves",),
+    ),
     Mutant(
         "two looks before a watched file is planned",
         "producer/submit/changes.py",
@@ -372,7 +457,7 @@ MUTANTS = (
     Mutant(
         "stop at the beat",
         "worker/heartbeat.py",
-        """            if batch.lease.job_id in over:
+        """            if batch.lease.job_id in spent_out:
                 batch.stop()
 """,
         """            pass
@@ -405,7 +490,7 @@ MUTANTS = (
     Mutant(
         "end of a hung stage",
         "worker/heartbeat.py",
-        "        self._release_hung(held)\n",
+        "        self._give_back(held, found)\n",
         "",
         (f"{RUNNER}::{HANGS}",),
     ),
@@ -418,7 +503,7 @@ MUTANTS = (
     ),
     Mutant(
         "moves of a slow stage",
-        "worker/window.py",
+        "worker/held_batch.py",
         "        self.moves += 1\n",
         "        pass\n",
         (f"{RUNNER}::test_a_template_that_is_slow_and_moves_is_left_alone",),

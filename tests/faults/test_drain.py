@@ -153,7 +153,7 @@ def test_a_batch_that_is_still_being_read_when_the_time_is_over_does_not_run(
         assert reading.wait(60)
         drain = threading.Thread(target=first.drain, args=(lambda: 0,))
         drain.start()
-        wait_until(lambda: all(batch.stopped for batch in first.window.held()), what="the end")
+        wait_until(lambda: not any(batch.runs for batch in first.window.held()), what="the end")
         read_on.set()
         drain.join(60)
     assert outcomes(rig, "reading") == {"released"}

@@ -37,11 +37,12 @@ from nightshift.worker.batch.inference import LoadedBatch
 from nightshift.worker.batch.run import GATHER_SECONDS, BatchRunner
 from nightshift.worker.engines.protocol import Answer, Work
 from nightshift.worker.heartbeat import GIVES_BACK, HUNG_THREADS, Heartbeat
+from nightshift.worker.held_batch import GivenBack, HeldBatch, Move, Reason, State
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.outputs import MOST_REFUSALS, UNPROVED_SECONDS
 from nightshift.worker.supervisor.liveness import ChildLiveness
 from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import HeldBatch, Window
+from nightshift.worker.window import Window
 from tests.support.fleet import function_spec, wait_until, write_rows
 from tests.support.scripted import Scripted
 
@@ -149,7 +150,7 @@ class Scene:
             self.stalls.append,
             ChildLiveness(settings, "mine"),
             Recorder(),
-            self.runner.release_hung,
+            self.runner.give_back,
             self.left.append,
             lambda _seconds: False,
         )
@@ -599,11 +600,16 @@ def test_a_batch_that_hangs_each_time_waits_ever_longer_and_others_do_not(scene:
             connection.execute(text("UPDATE batches SET not_before = NULL"))
         return float(found)
 
+    def give_up(batch: HeldBatch) -> None:
+        was = batch.move(Move.GIVE_UP)
+        assert was is not None
+        scene.runner.give_back([GivenBack(batch, was, Reason.HUNG)])
+
     hung, *others = scene.group
-    scene.runner.release_hung(others[:1])
+    give_up(others[0])
     pauses = [pause(others[0])]
     for _ in range(3):
-        scene.runner.release_hung([hung])
+        give_up(hung)
         pauses.append(pause(hung))
         for lease in scene.claim():
             hung = HeldBatch(lease, 1) if lease.batch_id == hung.lease.batch_id else hung
@@ -688,7 +694,7 @@ def test_a_template_that_is_slow_and_moves_is_left_alone(
                 time.sleep(0.02)
                 moved()
                 heartbeat.beat()
-                looked.append(batch.released)
+                looked.append(batch.state is State.OVER)
         return load(self, batch)
 
     monkeypatch.setattr(BatchRunner, "_load", slow)

@@ -15,6 +15,7 @@ from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.ledger.fleet import workers
 from nightshift.common.settings import Settings
 from nightshift.worker.heartbeat import Heartbeat
+from nightshift.worker.held_batch import HeldBatch
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.runner import Runner
 from nightshift.worker.supervisor.channel import ToChild, ToSupervisor, Word
@@ -23,7 +24,6 @@ from nightshift.worker.supervisor.liveness import ChildLiveness, hung_seconds
 from nightshift.worker.supervisor.supervisor import Supervisor
 from nightshift.worker.telemetry.machine import MachineMetrics
 from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import HeldBatch
 from tests.integration.test_ledger import World
 from tests.support.databases import statements
 from tests.support.fleet import wait_until
@@ -76,7 +76,7 @@ class Child:
             lambda _: None,
             ChildLiveness(settings, self.id),
             recorder,
-            self.runner.release_hung,
+            self.runner.give_back,
             lambda _: None,
             self.supervisor.say_idle,
         )
@@ -155,7 +155,7 @@ def over(world: World, name: str = "shout", **engine: Any) -> int:
     return job_id
 
 
-def test_a_machine_of_warm_idle_children_sends_one_statement_a_look(
+def test_a_machine_of_warm_idle_children_asks_once_a_look_and_beats_for_all_at_once(
     world: World, machine: Callable[..., Machine]
 ) -> None:
     """Each child once asked for itself every two seconds, and beat for itself every ten."""
@@ -171,7 +171,7 @@ def test_a_machine_of_warm_idle_children_sends_one_statement_a_look(
             for child in one.children:
                 child.runner.poll(child.supervisor)
                 child.runner.claim_when_told(0)
-    assert len(sent) == 5, sent
+    assert len(sent) == 6, sent
     assert seen(world) == {f"child-{number}": ("ready", True) for number in range(8)}
 
 

@@ -19,11 +19,12 @@ from nightshift.common.ledger.jobs import job_submit
 from nightshift.common.row_errors import RowError
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import RowErrorKind
+from nightshift.worker.held_batch import HeldBatch
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.publish import ERRORS_A_COMMIT, Publication, Publisher, _groups
 from nightshift.worker.rows.results import PartTable
 from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import HeldBatch, Window
+from nightshift.worker.window import Window
 from tests.support.fleet import wait_until
 
 BATCHES = 6

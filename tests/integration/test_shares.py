@@ -21,10 +21,10 @@ from nightshift.common.spec import parse_spec
 from nightshift.producer.submit.submit import submit
 from nightshift.worker import runner
 from nightshift.worker.engines.function.host import Rows
+from nightshift.worker.held_batch import HeldBatch
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.runner import EMPTY_PAUSES_SECONDS, Runner
 from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import HeldBatch
 from tests.support.fleet import function_spec, wait_until, write_rows
 from tests.support.functions import engine_of
 

@@ -23,9 +23,10 @@ from nightshift.common.spec import parse_spec
 from nightshift.producer.reaper import finish
 from nightshift.producer.submit.submit import submit
 from nightshift.worker.batch.run import BatchRunner
+from nightshift.worker.held_batch import HeldBatch
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import HeldBatch, Window
+from nightshift.worker.window import Window
 from tests.support.object_store import ObjectStore, close_client
 from tests.support.scripted import Scripted
 

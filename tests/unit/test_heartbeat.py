@@ -1,7 +1,7 @@
 """The heartbeat: which threads hang in a stage."""
 
 from nightshift.worker.heartbeat import StageWatch
-from nightshift.worker.window import Progress
+from nightshift.worker.held_batch import Progress
 
 
 def hangs(watch: StageWatch, thread: Progress, *now: float) -> list[bool]:

@@ -3,13 +3,11 @@
 import threading
 from dataclasses import replace
 
-import pytest
-
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.ledger.batches.records import Lease
-from nightshift.worker.engines.protocol import Work
+from nightshift.worker.held_batch import HeldBatch
 from nightshift.worker.runner import _groups
-from nightshift.worker.window import HeldBatch, Window
+from nightshift.worker.window import Window
 
 SOURCE = SourceFile("/rows.parquet", "parquet", 1, "1", 1000, 0)
 LEASE = Lease(
@@ -150,17 +148,6 @@ def test_a_closed_window_wakes_who_waits_and_gives_no_room() -> None:
     assert window.room() == (0, 0)
 
 
-@pytest.mark.parametrize("lost", [True, False])
-def test_giving_a_batch_up_stops_its_work_also_when_it_is_attached_later(lost: bool) -> None:
-    batch = held(1)
-    batch.discard(lost=lost)
-    work = Work(task=None, requests=[], row_timeout_seconds=1, emit=lambda *_: None)  # type: ignore[arg-type]
-    batch.attach(work)
-    assert work.stopped.is_set()
-    assert batch.unwanted
-    assert batch.lost is lost
-
-
 def test_small_batches_of_one_job_are_carried_together() -> None:
     remote = replace(LEASE.descriptor, source=replace(SOURCE, uri="s3://bucket/rows.parquet"))
     batches = [
@@ -189,5 +176,3 @@ def test_rows_that_come_after_their_batch_is_over_count_nowhere() -> None:
     window.remove(batch)
     assert batch.unfinished == 0
     assert window.room()[0] == 3
-    assert window.begin_end(other)
-    assert not window.begin_end(other)

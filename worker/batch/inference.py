@@ -11,11 +11,12 @@ from nightshift.common.failpoints import Moment, reached
 from nightshift.common.spec import ANSWERED_BY
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
+from nightshift.worker.held_batch import HeldBatch, Move
 from nightshift.worker.job_cache import KnownJob
 from nightshift.worker.rows.results import RowResults
 from nightshift.worker.rows.sharing import Answers, Rounds, keys
 from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import HeldBatch, Window
+from nightshift.worker.window import Window
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -64,7 +65,7 @@ class Inference:
             dead = "the engine died each time it ran this row alone"
             for position in range(len(loaded.requests)):
                 self._emit(loaded, position, Refusal(RowErrorKind.ENGINE_DIED, dead))
-        if batch.lease.isolated or batch.stopped:
+        if batch.lease.isolated or not batch.runs:
             return _nothing()
         loaded.rounds = self._rounds(loaded)
         if loaded.rounds is None:
@@ -88,7 +89,7 @@ class Inference:
         batch, rounds = loaded.batch, loaded.rounds
         if rounds is None or future.cancelled() or future.exception() is not None:
             return None
-        if not rounds.over() or batch.stopped:
+        if not rounds.over() or batch.move(Move.AGAIN) is None:
             return None
         runs = rounds.next()
         self.window.take_back(batch, len(runs))

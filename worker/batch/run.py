@@ -33,6 +33,7 @@ from nightshift.common.spec import FunctionTask
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.batch.inference import Inference, LoadedBatch
 from nightshift.worker.engines.protocol import Engine
+from nightshift.worker.held_batch import GivenBack, HeldBatch, Move, Progress, State
 from nightshift.worker.job_cache import JobCache
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.outcomes import BatchOutcomes
@@ -40,7 +41,7 @@ from nightshift.worker.outputs import Outputs
 from nightshift.worker.publish import Publication, Publisher
 from nightshift.worker.rows.results import RowResults, part_table, with_kept_rows
 from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import HeldBatch, Progress, Window
+from nightshift.worker.window import Window
 
 GATHER_SECONDS = 0.25
 """How long small batches, and the threads that run them, wait for each other: batches that finish
@@ -103,18 +104,16 @@ class BatchRunner:
         """Releases a batch in place of its thread: no row of the batch has begun."""
         self._outcomes.end(batch, None)
 
-    def release_hung(self, batches: Sequence[HeldBatch]) -> None:
-        """Releases batches in place of their thread: the thread hangs in a stage, or the job is over.
+    def give_back(self, given: Sequence[GivenBack]) -> None:
+        """Gives batches back that the heartbeat has ended in place of their thread.
 
         If the thread goes on later, it ends none of them a second time. A part that the thread
         commits then counts only if nobody has claimed the batch in between.
         """
         seconds = self.settings.stage_timeout_seconds
         hung = StageHung(f"no row or file was read, rendered or written for {seconds:g} s")
-        for batch in batches:
-            batch.stop()
-            is_late = batch.unwanted or batch.committed
-            self._outcomes.end(batch, None if is_late else hung, committed=batch.committed)
+        for each in given:
+            self._outcomes.give_back(each, hung)
 
     def _run(self, group: Sequence[HeldBatch]) -> None:
         finished: SimpleQueue[LeftEngine] = SimpleQueue()
@@ -148,7 +147,7 @@ class BatchRunner:
         """Reads a batch and hands it to the engine, which puts it into `finished`; False when the
         batch has ended already.
         """
-        if batch.stopped:
+        if not batch.runs:
             self._outcomes.end(batch, None)
             return False
         try:
@@ -167,7 +166,8 @@ class BatchRunner:
 
         def left_engine(future: "Future[None]") -> None:
             # A child whose engine dies now still waits for the commit of what is finished.
-            loaded.batch.publishing = not future.cancelled() and future.exception() is None
+            if not future.cancelled() and future.exception() is None:
+                loaded.batch.move(Move.LEAVE)
             finished.put((loaded, future))
 
         future.add_done_callback(left_engine)
@@ -226,7 +226,6 @@ class BatchRunner:
             try:
                 again = self._inference.goes_on(loaded, future)
                 if again is not None:
-                    loaded.batch.publishing = False
                     self._started(loaded, again, finished)
                     went_on += 1
                     continue
@@ -277,22 +276,21 @@ class BatchRunner:
         loaded.close()
         if batch.work is not None:
             self._outcomes.remark(loaded.job, batch.work.remark)
-        with batch.changing:  # else rows of it could still go to another child
-            batch.left_engine, lease = True, batch.lease
         error = None if future.cancelled() else future.exception()
         if error is not None and not isinstance(error, KEEPS_ANSWERS):
             raise error
+        batch.move(Move.PUBLISH)
+        lease = batch.lease
         if isinstance(error, EngineRefused):
             self._outcomes.pause_job(lease, error)
         if isinstance(error, EngineGone):
             self.leave(str(error))
-        batch.publishing = True
         finished = RowRanges.from_indices(loaded.results.finished())
         if len(finished.minus(lease.todo)):
             raise RuntimeError("the engine answered rows that the batch does not hold")
         if len(finished) == len(lease.todo):
             return self._table(lease, loaded)
-        if batch.unwanted or not len(finished):
+        if batch.state is State.OVER or not len(finished):
             if error is not None:
                 raise error
             return None

@@ -11,8 +11,9 @@ from nightshift.common.ledger.batches.handovers import Siblings
 from nightshift.common.ledger.batches.records import Claimant, Lease
 from nightshift.common.ledger.connection import Connection
 from nightshift.worker.handover.decision import MOST_ATTEMPT, Load, gift, part_sizes
+from nightshift.worker.held_batch import HeldBatch, Move, State
 from nightshift.worker.outages import PatientLedger, suppressed
-from nightshift.worker.window import HeldBatch, Window
+from nightshift.worker.window import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,10 @@ class Handover:
         Where the ledger refuses that, the rows stay out of the engine, and the end of the batch makes
         a batch of them, as after a drain.
         """
-        with batch.changing:
-            if batch.left_engine or batch.stopped or batch.over:
-                return 0
+        if batch.move(Move.HAND_OVER) is None:
+            return 0
+        whole = False
+        try:
             todo = batch.lease.todo
             rows = todo if batch.work is None else _taken_back(batch, most_rows)
             if not len(rows) or len(rows) > most_rows:
@@ -74,15 +76,13 @@ class Handover:
             whole = len(rows) == len(todo)
             pieces = _pieces(rows, piece_rows)
             if not whole or len(pieces) > 1:
-                batch.moving = True
-                try:
-                    whole = self._split(batch, pieces)
-                finally:
-                    batch.moving = False
+                whole = self._split(batch, pieces)
             else:
                 reached(Moment.HANDING_OVER)
             if whole:
                 batch.stop()
+        finally:
+            batch.move(Move.HANDED_OVER)
         if whole:
             self.release(batch)
         return len(rows)
@@ -112,8 +112,7 @@ def _may_move(batch: HeldBatch) -> bool:
         lease.alone
         or lease.redo is not None
         or lease.attempt >= MOST_ATTEMPT
-        or batch.stopped
-        or batch.left_engine
+        or batch.state is not State.RUNNING
     )
 
 
