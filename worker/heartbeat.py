@@ -176,20 +176,27 @@ class Heartbeat:
         hanging = self._watch.look((batch.progress for batch in held), time.monotonic())
         ended = (_ended(batch, found, is_hung=batch.progress in hanging) for batch in held)
         given = [each for each in ended if each is not None]
-        for each in given:
-            each.batch.drop_rows()
-            if each.reason is Reason.LOST:
-                self.recorder.lease_lost(*found.lost[each.batch])
-        if found.renewed is not None:
-            lost = sum(each.reason is Reason.LOST for each in given)
-            self.recorder.leases_renewed(found.renewed, lost)
         if given:
-            # The ledger may be away for long, and the heartbeat must go on.
-            threading.Thread(
-                target=self.give_back, args=(given,), name=GIVES_BACK, daemon=True
-            ).start()
+            self._give_back_beside(given)
+        lost = [each for each in given if each.reason is Reason.LOST]
+        for each in lost:
+            self.recorder.lease_lost(*found.lost[each.batch])
+        if found.renewed is not None:
+            self.recorder.leases_renewed(found.renewed, len(lost))
         if len(hanging) > HUNG_THREADS:
             self.leave(f"{len(hanging)} threads hang in reading, rendering or writing")
+
+    def _give_back_beside(self, given: Sequence[GivenBack]) -> None:
+        """In a thread: the ledger may be away for long, and the heartbeat must go on."""
+        for each in given:
+            each.batch.drop_rows()
+        beside = threading.Thread(
+            target=self.give_back, args=(given,), name=GIVES_BACK, daemon=True
+        )
+        try:
+            beside.start()
+        except RuntimeError:  # no thread can be started here, and nobody else ends these batches
+            self.give_back(given)
 
     def _pause(self, seconds: float) -> bool:
         """Waits for the next beat; True when there is none any more."""

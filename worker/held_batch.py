@@ -25,6 +25,8 @@ class State(Enum):
     """Rows that have not begun go to another child."""
     MOVING_STOPPED = auto()
     """The same, and the engine drops the other rows."""
+    MOVING_LEFT = auto()
+    """The same, and the batch has left the engine meanwhile."""
     STOPPED = auto()
     """The engine drops the rows that it has not finished; finished rows are kept."""
     LEFT = auto()
@@ -66,15 +68,23 @@ class Move(Enum):
 
 MOVES: Mapping[Move, Mapping[State, State]] = {
     Move.HAND_OVER: {State.RUNNING: State.MOVING},
-    Move.HANDED_OVER: {State.MOVING: State.RUNNING, State.MOVING_STOPPED: State.STOPPED},
+    Move.HANDED_OVER: {
+        State.MOVING: State.RUNNING,
+        State.MOVING_STOPPED: State.STOPPED,
+        State.MOVING_LEFT: State.PUBLISHING,
+    },
     Move.STOP: {
         State.RUNNING: State.STOPPED,
         State.MOVING: State.MOVING_STOPPED,
         State.LEFT: State.PUBLISHING,
     },
-    Move.LEAVE: {State.RUNNING: State.LEFT, State.STOPPED: State.PUBLISHING},
-    # RUNNING: the batch left the engine while rows of it moved.
-    Move.AGAIN: {State.LEFT: State.RUNNING, State.RUNNING: State.RUNNING},
+    Move.LEAVE: {
+        State.RUNNING: State.LEFT,
+        State.MOVING: State.MOVING_LEFT,
+        State.MOVING_STOPPED: State.MOVING_LEFT,
+        State.STOPPED: State.PUBLISHING,
+    },
+    Move.AGAIN: {State.LEFT: State.RUNNING},
     Move.PUBLISH: dict.fromkeys(
         (State.RUNNING, State.STOPPED, State.LEFT, State.PUBLISHING), State.PUBLISHING
     ),
@@ -91,7 +101,9 @@ MOVES: Mapping[Move, Mapping[State, State]] = {
 }
 """What each move makes of a state. A move of a state that is not here is refused."""
 
-MOVES_ROWS = (State.MOVING, State.MOVING_STOPPED)
+MOVES_ROWS = (State.MOVING, State.MOVING_STOPPED, State.MOVING_LEFT)
+
+PUBLISHED = (State.MOVING_LEFT, State.LEFT, State.PUBLISHING, State.COMMITTED)
 
 WAITING = (Move.AGAIN, Move.PUBLISH, Move.END)
 """Moves that wait until no row moves. The heartbeat, a drain and the engine never wait."""
@@ -191,7 +203,7 @@ class HeldBatch:
     @property
     def publishing(self) -> bool:
         """Whether the batch is between its last row and its end."""
-        return self.state in (State.LEFT, State.PUBLISHING, State.COMMITTED)
+        return self.state in PUBLISHED
 
     def _wait_for_rows(self) -> None:
         self._changed.wait_for(lambda: self.state not in MOVES_ROWS)

@@ -77,8 +77,29 @@ MUTANTS = (
     Mutant(
         "a stop that came while rows moved",
         "worker/held_batch.py",
-        "State.MOVING_STOPPED: State.STOPPED}",
-        "State.MOVING_STOPPED: State.RUNNING}",
+        "State.MOVING_STOPPED: State.STOPPED,",
+        "State.MOVING_STOPPED: State.RUNNING,",
+        (HELD,),
+    ),
+    Mutant(
+        "a batch that left the engine while rows moved",
+        "worker/held_batch.py",
+        "        State.MOVING: State.MOVING_LEFT,\n",
+        "",
+        (HELD,),
+    ),
+    Mutant(
+        "batches that the heartbeat ended where no thread can be started",
+        "worker/heartbeat.py",
+        "            self.give_back(given)\n",
+        "            pass\n",
+        ("tests/unit/test_heartbeat.py",),
+    ),
+    Mutant(
+        "work that comes while rows move waits",
+        "worker/held_batch.py",
+        "            self._wait_for_rows()\n            self.work = work\n",
+        "            self.work = work\n",
         (HELD,),
     ),
     Mutant(
@@ -91,15 +112,15 @@ MUTANTS = (
     Mutant(
         "a batch that was stopped leaves for its part alone",
         "worker/held_batch.py",
-        "State.STOPPED: State.PUBLISHING},\n    # RUNNING",
-        "State.STOPPED: State.LEFT},\n    # RUNNING",
+        "State.STOPPED: State.PUBLISHING,\n",
+        "State.STOPPED: State.LEFT,\n",
         (HELD,),
     ),
     Mutant(
         "a next round of a batch that left the engine alone",
         "worker/held_batch.py",
-        "Move.AGAIN: {State.LEFT: State.RUNNING, State.RUNNING: State.RUNNING}",
-        "Move.AGAIN: {State.LEFT: State.RUNNING, State.RUNNING: State.RUNNING, State.STOPPED: State.RUNNING}",
+        "Move.AGAIN: {State.LEFT: State.RUNNING}",
+        "Move.AGAIN: {State.LEFT: State.RUNNING, State.STOPPED: State.RUNNING}",
         (HELD,),
     ),
     Mutant(

@@ -4,6 +4,8 @@ import re
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import settings
@@ -17,27 +19,29 @@ from hypothesis.stateful import (
 )
 
 from nightshift.worker.engines.protocol import Work
-from nightshift.worker.held_batch import MOVES, WAITING, HeldBatch, Move, State
+from nightshift.worker.handover.handover import Handover
+from nightshift.worker.held_batch import MOVES, MOVES_ROWS, WAITING, HeldBatch, Move, State
+from tests.support.fleet import wait_until
 from tests.unit.test_window import LEASE
 
 STATES = Path(__file__).parents[2] / "docs" / "states.md"
 
-R, M, MS, S = State.RUNNING, State.MOVING, State.MOVING_STOPPED, State.STOPPED
-L, P, C, O = State.LEFT, State.PUBLISHING, State.COMMITTED, State.OVER  # noqa: E741
+R, M, MS, ML = State.RUNNING, State.MOVING, State.MOVING_STOPPED, State.MOVING_LEFT
+S, L, P, C, O = State.STOPPED, State.LEFT, State.PUBLISHING, State.COMMITTED, State.OVER  # noqa: E741
 
 TABLE = {
-    #                    R     M     MS    S     L     P     C     O
-    Move.HAND_OVER: (M, None, None, None, None, None, None, None),
-    Move.HANDED_OVER: (None, R, S, None, None, None, None, None),
-    Move.STOP: (S, MS, None, None, P, None, None, None),
-    Move.LEAVE: (L, None, None, P, None, None, None, None),
-    Move.AGAIN: (R, None, None, None, R, None, None, None),
-    Move.PUBLISH: (P, None, None, P, P, P, None, None),
-    Move.COMMIT: (None, None, None, None, None, C, None, None),
-    Move.LOSE: (O, None, None, O, None, None, None, None),
-    Move.UNWANT: (O, None, None, O, None, None, None, None),
-    Move.GIVE_UP: (O, None, None, O, O, O, O, None),
-    Move.END: (O, None, None, O, O, O, O, None),
+    #                    R     M     MS    ML    S     L     P     C     O
+    Move.HAND_OVER: (M, None, None, None, None, None, None, None, None),
+    Move.HANDED_OVER: (None, R, S, P, None, None, None, None, None),
+    Move.STOP: (S, MS, None, None, None, P, None, None, None),
+    Move.LEAVE: (L, ML, ML, None, P, None, None, None, None),
+    Move.AGAIN: (None, None, None, None, None, R, None, None, None),
+    Move.PUBLISH: (P, None, None, None, P, P, P, None, None),
+    Move.COMMIT: (None, None, None, None, None, None, C, None, None),
+    Move.LOSE: (O, None, None, None, O, None, None, None, None),
+    Move.UNWANT: (O, None, None, None, O, None, None, None, None),
+    Move.GIVE_UP: (O, None, None, None, O, O, O, O, None),
+    Move.END: (O, None, None, None, O, O, O, O, None),
 }
 
 
@@ -52,7 +56,7 @@ def held(state: State = R) -> HeldBatch:
 @pytest.mark.parametrize("move", Move)
 def test_what_a_move_makes_of_each_state(move: Move) -> None:
     for before, after in zip(State, TABLE[move], strict=True):
-        if before in (M, MS) and move in WAITING:
+        if before in MOVES_ROWS and move in WAITING:
             continue  # it waits
         batch = held(before)
         assert batch.move(move) is (None if after is None else before)
@@ -60,34 +64,64 @@ def test_what_a_move_makes_of_each_state(move: Move) -> None:
 
 
 STORIES = {
-    "a batch is done": ([Move.LEAVE, Move.PUBLISH, Move.COMMIT, Move.END], O),
-    "rows that waited in vain run": ([Move.LEAVE, Move.AGAIN, Move.LEAVE, Move.PUBLISH], P),
-    "a drain keeps what is finished": ([Move.STOP, Move.LEAVE, Move.PUBLISH, Move.COMMIT], C),
-    "a drain comes before the next round": ([Move.LEAVE, Move.STOP, Move.AGAIN], P),
-    "a drain comes while rows move": ([Move.HAND_OVER, Move.STOP, Move.HANDED_OVER], S),
-    "the engine is done while rows move": (
-        [Move.HAND_OVER, Move.LEAVE, Move.HANDED_OVER, Move.PUBLISH],
-        P,
-    ),
-    "no row moves once the engine is done": ([Move.LEAVE, Move.HAND_OVER], L),
-    "a lease is lost while rows move": ([Move.HAND_OVER, Move.LOSE, Move.HANDED_OVER], R),
-    "a lease is lost while its part is committed": ([Move.LEAVE, Move.PUBLISH, Move.LOSE], P),
-    "a thread hangs while its part is written": ([Move.LEAVE, Move.PUBLISH, Move.GIVE_UP], O),
-    "a thread that was given up goes on": (
-        [Move.GIVE_UP, Move.LEAVE, Move.PUBLISH, Move.COMMIT, Move.END],
-        O,
-    ),
-    "an engine dies": ([Move.END, Move.LOSE, Move.END], O),
+    "a batch is done": [
+        (Move.LEAVE, L),
+        (Move.PUBLISH, P),
+        (Move.COMMIT, C),
+        (Move.END, O),
+    ],
+    "rows that waited in vain run": [
+        (Move.LEAVE, L),
+        (Move.AGAIN, R),
+        (Move.LEAVE, L),
+        (Move.PUBLISH, P),
+    ],
+    "a drain keeps what is finished": [(Move.STOP, S), (Move.LEAVE, P), (Move.COMMIT, C)],
+    "a drain comes before the next round": [(Move.LEAVE, L), (Move.STOP, P), (Move.AGAIN, P)],
+    "a drain comes while rows move": [
+        (Move.HAND_OVER, M),
+        (Move.STOP, MS),
+        (Move.HANDED_OVER, S),
+        (Move.HAND_OVER, S),
+    ],
+    "the engine is done while rows move": [
+        (Move.HAND_OVER, M),
+        (Move.LEAVE, ML),
+        (Move.HANDED_OVER, P),
+    ],
+    "no row moves once the engine is done": [(Move.LEAVE, L), (Move.HAND_OVER, L)],
+    "a lease is lost while rows move": [
+        (Move.HAND_OVER, M),
+        (Move.LOSE, M),
+        (Move.UNWANT, M),
+        (Move.GIVE_UP, M),
+        (Move.HANDED_OVER, R),
+    ],
+    "a lease is lost while its part is committed": [
+        (Move.LEAVE, L),
+        (Move.LOSE, L),
+        (Move.PUBLISH, P),
+        (Move.LOSE, P),
+        (Move.UNWANT, P),
+    ],
+    "a thread that was given up goes on": [
+        (Move.GIVE_UP, O),
+        (Move.LEAVE, O),
+        (Move.PUBLISH, O),
+        (Move.COMMIT, O),
+        (Move.END, O),
+    ],
 }
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_a_story_ends_where_it_should(story: str) -> None:
-    moves, end = STORIES[story]
+def test_a_story_goes_as_it_should(story: str) -> None:
     batch = held()
-    for move in moves:
-        batch.move(move)
-    assert batch.state is end
+    for move, after in STORIES[story]:
+        before = batch.state
+        done = batch.move(move)
+        assert batch.state is after, move
+        assert done is (None if after is before else before)
 
 
 @pytest.mark.parametrize("state", [S, O])
@@ -103,23 +137,60 @@ def test_a_lease_that_changed_since_it_was_asked_for_is_not_lost() -> None:
     assert batch.lose((LEASE.batch_id, LEASE.attempt)) is R
 
 
+def waiting(batch: HeldBatch) -> int:
+    """How many threads wait until no row moves."""
+    return len(batch._changed._waiters)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
 @pytest.mark.parametrize("move", WAITING)
-def test_who_would_publish_or_end_a_batch_waits_until_no_row_of_it_moves(move: Move) -> None:
+def test_who_would_publish_or_end_a_batch_waits_until_no_row_of_it_moves(
+    move: Move, stopped: bool
+) -> None:
     batch = held()
     batch.move(Move.HAND_OVER)
-    seen: list[int] = []
-
-    def wait() -> None:
-        batch.move(move)
-        seen.append(batch.lease.attempt)
-
-    thread = threading.Thread(target=wait, daemon=True)
+    if stopped:
+        batch.stop()
+    seen: list[tuple[State | None, int]] = []
+    thread = threading.Thread(
+        target=lambda: seen.append((batch.move(move), batch.lease.attempt)), daemon=True
+    )
     thread.start()
+    wait_until(lambda: waiting(batch), what="a thread that waits")
     batch.lease = replace(LEASE, attempt=LEASE.attempt + 1)
-    assert seen == []
     batch.move(Move.HANDED_OVER)
     thread.join(60)
-    assert seen == [LEASE.attempt + 1]
+    was = None if move is Move.AGAIN else S if stopped else R
+    assert seen == [(was, LEASE.attempt + 1)]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_work_that_comes_while_rows_move_waits_too(stopped: bool) -> None:
+    batch, late = held(), work()
+    batch.move(Move.HAND_OVER)
+    thread = threading.Thread(target=batch.attach, args=(late,), daemon=True)
+    thread.start()
+    wait_until(lambda: waiting(batch), what="a thread that waits")
+    assert batch.work is None
+    if stopped:
+        batch.stop()
+    batch.move(Move.HANDED_OVER)
+    thread.join(60)
+    assert batch.work is late
+    assert late.stopped.is_set() == stopped
+
+
+def test_a_handover_that_fails_lets_the_batch_go_on() -> None:
+    """Else its thread would wait for ever."""
+
+    def break_down(_: int) -> list[int]:
+        raise RuntimeError("the engine is gone")
+
+    batch, unused = held(), cast(Any, None)
+    batch.work = cast(Any, SimpleNamespace(take_back=break_down))
+    with pytest.raises(RuntimeError, match="the engine is gone"):
+        Handover(unused, unused, unused, 30, unused)._hand_over_rows(batch, 1, 1)
+    assert batch.state is R
 
 
 def test_the_page_draws_the_table() -> None:
@@ -207,7 +278,9 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.may_end())
     @rule()
     def heartbeat_loses(self) -> None:
-        was = self.batch.lose((LEASE.batch_id, LEASE.attempt))
+        lease = self.batch.lease
+        assert self.batch.lose((lease.batch_id, lease.attempt - 1)) is None
+        was = self.batch.lose((lease.batch_id, lease.attempt))
         assert was is None or not (self.moving or self.published)
         self.ended(was)
 
@@ -256,7 +329,6 @@ class Life(RuleBasedStateMachine):
         if was is not None:
             assert not self.moving
             self.ends += 1
-            self.batch.drop_rows()
 
     @invariant()
     def it_ends_once(self) -> None:
@@ -264,12 +336,17 @@ class Life(RuleBasedStateMachine):
         assert self.ends == (self.batch.state is State.OVER)
 
     @invariant()
+    def a_dying_child_waits_for_what_left_its_engine(self) -> None:
+        if self.engine_done and not self.ends:
+            assert self.batch.publishing
+
+    @invariant()
     def a_stopped_batch_does_not_run(self) -> None:
         assert not (self.stopped and self.batch.runs)
 
     @invariant()
     def what_runs_in_an_engine_knows_of_a_stop(self) -> None:
-        if self.work is not None and not self.engine_done and not self.batch.runs:
+        if self.work is not None and not self.engine_done and self.stopped:
             assert self.work.stopped.is_set()
 
 

@@ -278,6 +278,7 @@ class BatchRunner:
             self._outcomes.remark(loaded.job, batch.work.remark)
         error = None if future.cancelled() else future.exception()
         if error is not None and not isinstance(error, KEEPS_ANSWERS):
+            batch.stop()  # else rows of it could still go to another child
             raise error
         batch.move(Move.PUBLISH)
         lease = batch.lease

@@ -2,15 +2,13 @@
 --
 -- `state`, `ready_at`, `idle_at` and `refused` (engines that this machine could not load lately) belong into
 -- the row of the slot, and `is_news` says that the row has something else or is older than `seen_every`
--- seconds. `is_silent` says the same of the row of an idle child, for which its supervisor beats. A plan that
--- is older than `stale` seconds says nothing.
+-- seconds. A plan that is older than `stale` seconds says nothing.
 
 WITH refused AS (
     SELECT coalesce(array_agg(engine_key ORDER BY engine_key), '{}') AS keys FROM refusals
     WHERE pool = :pool AND supervisor = :supervisor AND retry_at > now()
 ), found AS (
-    SELECT g.slot, g.worker_id, g.engine_key, g.idle, w.state AS child_state, w.ready_at,
-           w.seen_at AS child_seen_at, w.ended_at AS child_ended_at,
+    SELECT g.slot, g.worker_id, g.engine_key, w.state AS child_state, w.ready_at,
            extract(epoch FROM now() - w.seen_at)::float8 AS silent_seconds,
            CASE WHEN g.worker_id IS NULL THEN 'free' WHEN g.lost THEN 'lost'
                 WHEN g.leaves THEN 'draining'
@@ -20,9 +18,8 @@ WITH refused AS (
                     SELECT FROM batches b WHERE b.owner = w.id AND b.state = 'leased')
                 THEN now() + make_interval(secs => :idle) END AS idle_at
     FROM unnest(CAST(:slots AS integer[]), CAST(:worker_ids AS text[]),
-                CAST(:engine_keys AS text[]), CAST(:leaves AS boolean[]), CAST(:lost AS boolean[]),
-                CAST(:idles AS boolean[]))
-         AS g (slot, worker_id, engine_key, leaves, lost, idle)
+                CAST(:engine_keys AS text[]), CAST(:leaves AS boolean[]), CAST(:lost AS boolean[]))
+         AS g (slot, worker_id, engine_key, leaves, lost)
     LEFT JOIN workers w ON w.id = g.worker_id
 ), held AS (
     -- Not the view cordoned_slots: the rows of the slots may not be written yet.
@@ -61,11 +58,7 @@ SELECT f.slot, f.child_state, f.silent_seconds, f.state, f.ready_at, f.idle_at, 
        s.slot IS NULL OR s.seen_at < now() - make_interval(secs => :seen_every)
        OR (s.state, s.worker_id, s.engine_key, s.ready_at, s.refused, s.idle_at IS NULL)
           IS DISTINCT FROM
-          (f.state, f.worker_id, f.engine_key, f.ready_at, r.keys, f.idle_at IS NULL) AS is_news,
-       f.idle AND (f.child_seen_at < now() - make_interval(secs => :seen_every)
-                   OR f.child_ended_at IS NOT NULL
-                   OR f.child_state <> CASE WHEN h.slot IS NULL THEN 'ready' ELSE 'draining' END)
-       AS is_silent
+          (f.state, f.worker_id, f.engine_key, f.ready_at, r.keys, f.idle_at IS NULL) AS is_news
 FROM found f CROSS JOIN refused r
 LEFT JOIN slots s ON s.supervisor = :supervisor AND s.slot = f.slot
 LEFT JOIN held h ON h.slot = f.slot

@@ -80,7 +80,7 @@ BEAT = text("""
     -- A row that another process has locked is being beaten or ended.
     UPDATE workers SET seen_at = now(), ended_at = NULL, error = NULL,
            state = CASE WHEN slot = ANY (CAST(:cordoned AS integer[])) THEN 'draining' ELSE 'ready' END
-    WHERE id IN (SELECT id FROM workers WHERE id = ANY (CAST(:silent AS text[]))
+    WHERE id IN (SELECT id FROM workers WHERE id = ANY (CAST(:idle_ids AS text[]))
                  FOR NO KEY UPDATE SKIP LOCKED)
 """)
 """Idle children count as seen now."""
@@ -117,7 +117,7 @@ def report(
     The second value says that jobs run and the plan is old. Raises SchemaMismatch where the tables
     want newer code. A row is written only when something changed, or
     after `seen_every_seconds`. An engine counts as idle after `idle_seconds` without a batch. The
-    children of slots that are `idle` count as seen, by a row that is no older.
+    children of slots that are `idle` count as seen now.
     """
     slots = sorted(slots, key=lambda each: each.slot)
     found = connection.execute(
@@ -131,7 +131,6 @@ def report(
             "engine_keys": [each.engine_key for each in slots],
             "leaves": [each.leaves for each in slots],
             "lost": [each.lost for each in slots],
-            "idles": [each.idle for each in slots],
             "idle": idle_seconds,
             "seen_every": seen_every_seconds,
             "old": PLAN_SECONDS,
@@ -140,10 +139,10 @@ def report(
     ).all()
     for row in found[:1]:
         schema.refuse_newer(row.compatible_from)
-    silent = [slot.worker_id for slot, row in zip(slots, found, strict=True) if row.is_silent]
-    if silent:
+    idle_ids = [each.worker_id for each in slots if each.idle]
+    if idle_ids:
         cordoned = [row.slot for row in found if row.cordoned]
-        connection.execute(BEAT, {"silent": silent, "cordoned": cordoned})
+        connection.execute(BEAT, {"idle_ids": idle_ids, "cordoned": cordoned})
     news = [pair for pair in zip(slots, found, strict=True) if pair[1].is_news]
     if news:
         _write(connection, machine, news)
