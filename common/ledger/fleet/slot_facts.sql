@@ -2,7 +2,8 @@
 --
 -- `state`, `ready_at`, `idle_at` and `refused` (engines that this machine could not load lately) belong into
 -- the row of the slot, and `is_news` says that the row has something else or is older than `seen_every`
--- seconds. A plan that is older than `stale` seconds says nothing.
+-- seconds. A plan that is older than `stale` seconds says nothing. Idle children count as seen now: a statement
+-- more for them would cost as much as the rest.
 
 WITH refused AS (
     SELECT coalesce(array_agg(engine_key ORDER BY engine_key), '{}') AS keys FROM refusals
@@ -28,6 +29,12 @@ WITH refused AS (
       ON (c.kind, c.name) IN (('host', :host), ('worker', :supervisor),
                               ('worker', concat_ws('/', :supervisor, f.slot)))
     GROUP BY f.slot
+), beaten AS (
+    -- A row that another process has locked is being beaten or ended.
+    UPDATE workers SET seen_at = now(), ended_at = NULL, error = NULL,
+           state = CASE WHEN slot IN (SELECT slot FROM held) THEN 'draining' ELSE 'ready' END
+    WHERE id IN (SELECT id FROM workers WHERE id = ANY (CAST(:idle_ids AS text[]))
+                 FOR NO KEY UPDATE SKIP LOCKED)
 ), waiting AS (
     SELECT loaded.engine_key
     FROM (SELECT DISTINCT engine_key FROM found WHERE child_state <> 'loading') AS loaded

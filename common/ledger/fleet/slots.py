@@ -76,15 +76,6 @@ class SlotOrder:
 
 FACTS = statement(__file__, "slot_facts")
 
-BEAT = text("""
-    -- A row that another process has locked is being beaten or ended.
-    UPDATE workers SET seen_at = now(), ended_at = NULL, error = NULL,
-           state = CASE WHEN slot = ANY (CAST(:cordoned AS integer[])) THEN 'draining' ELSE 'ready' END
-    WHERE id IN (SELECT id FROM workers WHERE id = ANY (CAST(:idle_ids AS text[]))
-                 FOR NO KEY UPDATE SKIP LOCKED)
-""")
-"""Idle children count as seen now."""
-
 WRITE = text("""
     INSERT INTO slots AS s (supervisor, slot, pool, host, gpus, serves, state, worker_id, engine_key,
                             ready_at, idle_at, refused, gpu_figures, hardware)
@@ -131,6 +122,7 @@ def report(
             "engine_keys": [each.engine_key for each in slots],
             "leaves": [each.leaves for each in slots],
             "lost": [each.lost for each in slots],
+            "idle_ids": [each.worker_id for each in slots if each.idle],
             "idle": idle_seconds,
             "seen_every": seen_every_seconds,
             "old": PLAN_SECONDS,
@@ -139,10 +131,6 @@ def report(
     ).all()
     for row in found[:1]:
         schema.refuse_newer(row.compatible_from)
-    idle_ids = [each.worker_id for each in slots if each.idle]
-    if idle_ids:
-        cordoned = [row.slot for row in found if row.cordoned]
-        connection.execute(BEAT, {"idle_ids": idle_ids, "cordoned": cordoned})
     news = [pair for pair in zip(slots, found, strict=True) if pair[1].is_news]
     if news:
         _write(connection, machine, news)
