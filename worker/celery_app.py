@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 import warnings
-from functools import partial
 from typing import NoReturn
 
 import structlog
@@ -42,6 +41,7 @@ from nightshift.common.settings import Settings, load_settings
 from nightshift.common.spec import JobSpec
 from nightshift.worker import engines, tasks
 from nightshift.worker.bootstep import once_signals_are_handled
+from nightshift.worker.child_context import ChildContext
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.heartbeat import Heartbeat
 from nightshift.worker.outages import PatientLedger, TellsWaits
@@ -52,6 +52,7 @@ from nightshift.worker.supervisor.children import ChildConfig, load_policy
 from nightshift.worker.supervisor.liveness import LAST_COMMITS_SECONDS, ChildLiveness
 from nightshift.worker.telemetry.child_telemetry import ChildTelemetry
 from nightshift.worker.telemetry.recorder import EngineLoaded
+from nightshift.worker.window import Window
 
 log = structlog.get_logger(__name__)
 
@@ -136,21 +137,16 @@ class ChildProcess:
         )
         recorder = self._telemetry.recorder
         ledger = PatientLedger(self._ledger, recorder)
-        engine_gone = partial(self._leave, ExitCode.ENGINE_GONE)
-        self._runner = Runner(
-            who, ledger, engine, self._settings, self._engine_died, engine_gone, recorder
+        window = Window.of_engine(engine.concurrency)
+        child = ChildContext(
+            who, ledger, engine, self._settings, window, recorder, self._engine_died, self._leave
         )
+        self._runner = Runner(child)
         self._heartbeat = Heartbeat(
-            config.id,
+            child,
             self._heartbeat_ledger,
-            engine,
-            self._runner.window,
-            self._settings,
-            self._engine_died,
             self._liveness,
-            recorder,
             self._runner.give_back,
-            partial(self._leave, ExitCode.THREADS_HANG),
             self._supervisor.say_idle,
             TellsWaits(self._config, self._heartbeat_ledger, self._telemetry.waits),
         )

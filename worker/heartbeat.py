@@ -6,18 +6,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from nightshift.common.errors import Retryable
+from nightshift.common.exit_codes import ExitCode
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.fleet import workers
 from nightshift.common.ledger.jobs import spending
-from nightshift.common.settings import Settings
-from nightshift.worker.engines.protocol import Engine
+from nightshift.worker.child_context import ChildContext
 from nightshift.worker.held_batch import GivenBack, HeldBatch, Move, Progress, Reason
 from nightshift.worker.outages import suppressed
 from nightshift.worker.supervisor.liveness import ChildLiveness
-from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import Window
 
 HUNG_THREADS = 3
 """So many threads of a child may hang in a stage; past them the child leaves and is replaced."""
@@ -77,26 +75,20 @@ class Beat:
 
 @dataclass(eq=False)
 class Heartbeat:
-    """A thread that beats every `heartbeat_seconds` until it is stopped.
+    """A thread that beats every `heartbeat_seconds` until it is stopped, over a `ledger` of its own.
 
     Leases are renewed only while the engine makes progress. A child whose engine stands still for
-    `engine_stall_seconds` is ended through `stalled`, and its leases go to others. The batches of a
-    thread that hangs in a stage, and those that are lost or wanted no more, go through `give_back`; where too many threads hang, `leave` ends
-    the child in order. While the child holds nothing and has nothing to report, its supervisor
-    beats for it: `say_idle` is false where the supervisor has been silent for so many seconds.
+    `engine_stall_seconds` is ended, and its leases go to others. The batches of a thread that hangs in a
+    stage, and those that are lost or wanted no more, go through `give_back`; where too many threads hang, the
+    child leaves in order. While the child holds nothing and has nothing to report, its supervisor beats for
+    it: `say_idle` is false where the supervisor has been silent for so many seconds.
     `tell_waits` is called each second: what the child waits for is told sooner than the next beat.
     """
 
-    worker_id: str
+    child: ChildContext
     ledger: Ledger
-    engine: Engine
-    window: Window
-    settings: Settings
-    stalled: Callable[[str], None]
     liveness: ChildLiveness
-    recorder: Recorder
     give_back: Callable[[Sequence[GivenBack]], None]
-    leave: Callable[[str], None]
     say_idle: Callable[[float], bool]
     tell_waits: Callable[[], None] = lambda: None
     state: str = "ready"
@@ -104,7 +96,8 @@ class Heartbeat:
     def __post_init__(self) -> None:
         self._ended = threading.Event()
         self._watch = StageWatch(
-            self.settings.stage_timeout_seconds, COUNTED_BEATS * self.settings.heartbeat_seconds
+            self.child.settings.stage_timeout_seconds,
+            COUNTED_BEATS * self.child.settings.heartbeat_seconds,
         )
         self._reported: dict[int, spending.Spent] = {}
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
@@ -124,7 +117,7 @@ class Heartbeat:
         """One beat: renews the leases, reports what was spent, gives the batches back that are lost, not
         wanted any more or held by a thread that hangs, and stops those of a job without money.
         """
-        held = self.window.held()
+        held = self.child.window.held()
         found = Beat()
         if held or self._unreported() or not self._is_beaten_for():
             found = self._renew(held)
@@ -136,10 +129,12 @@ class Heartbeat:
         """What a beat asks and tells Postgres."""
         leases = [(batch.lease.batch_id, batch.lease.attempt) for batch in held]
         with self.ledger.transaction() as connection:
-            workers.beat(connection, self.worker_id, self.state, busy=bool(held))
-            renewal = leasing.renew(connection, self.worker_id, leases, self.settings.lease_seconds)
+            workers.beat(connection, self.child.who.owner, self.state, busy=bool(held))
+            renewal = leasing.renew(
+                connection, self.child.who.owner, leases, self.child.settings.lease_seconds
+            )
             spent = self._unreported()
-            spending.report(connection, self.worker_id, spent)
+            spending.report(connection, self.child.who.owner, spent)
             job_ids = list({batch.lease.job_id for batch in held})
             spent_out = {job_id for job_id, _ in spending.spent_out(connection, job_ids)}
             reached(Moment.RENEWING)
@@ -153,21 +148,23 @@ class Heartbeat:
         return Beat(len(renewal.held), spent_out, lost, unwanted)
 
     def _unreported(self) -> list[spending.Spent]:
-        return [each for each in self.window.spent() if each != self._reported.get(each.job_id)]
+        return [
+            each for each in self.child.window.spent() if each != self._reported.get(each.job_id)
+        ]
 
     def _is_beaten_for(self) -> bool:
         """Says to the supervisor that this child is idle; False where the child beats for itself."""
-        return self.state == "ready" and self.say_idle(self.settings.heartbeat_seconds)
+        return self.state == "ready" and self.say_idle(self.child.settings.heartbeat_seconds)
 
     def _hold(self, job_id: int) -> None:
         """Pauses a job that has no money left, or siblings would claim more until a reaper's next
         round. What fails here is tried again by the next beat.
         """
-        with suppressed(Retryable, self.recorder, "hold_failed", job_id=job_id):
+        with suppressed(Retryable, self.child.recorder, "hold_failed", job_id=job_id):
             with self.ledger.transaction() as connection:
                 why = spending.hold_spent_out(connection, job_id)
             if why is not None:
-                self.recorder.problem("job_paused", job_id=job_id, why=why)
+                self.child.recorder.problem("job_paused", job_id=job_id, why=why)
 
     def _give_back(self, held: Sequence[HeldBatch], found: Beat) -> None:
         """Ends batches that are lost or wanted no more, unless their part is being committed, and those of
@@ -180,11 +177,14 @@ class Heartbeat:
             self._give_back_beside(given)
         lost = [each for each in given if each.reason is Reason.LOST]
         for each in lost:
-            self.recorder.lease_lost(*found.lost[each.batch])
+            self.child.recorder.lease_lost(*found.lost[each.batch])
         if found.renewed is not None:
-            self.recorder.leases_renewed(found.renewed, len(lost))
+            self.child.recorder.leases_renewed(found.renewed, len(lost))
         if len(hanging) > HUNG_THREADS:
-            self.leave(f"{len(hanging)} threads hang in reading, rendering or writing")
+            self.child.leave(
+                ExitCode.THREADS_HANG,
+                f"{len(hanging)} threads hang in reading, rendering or writing",
+            )
 
     def _give_back_beside(self, given: Sequence[GivenBack]) -> None:
         """In a thread: the ledger may be away for long, and the heartbeat must go on."""
@@ -207,32 +207,32 @@ class Heartbeat:
             try:
                 self.tell_waits()
             except Retryable as error:
-                self.recorder.heartbeat_failed(error)
+                self.child.recorder.heartbeat_failed(error)
                 return self._ended.is_set()  # the leases come first
             except Exception as error:
-                self.recorder.crash("tell_crashed", error)
+                self.child.recorder.crash("tell_crashed", error)
         return self._ended.is_set()
 
     def _beat_on(self) -> None:
         stalls = 0
-        pause = self.settings.heartbeat_seconds
+        pause = self.child.settings.heartbeat_seconds
         while not self._pause(pause):
-            pause = self.settings.heartbeat_seconds
+            pause = self.child.settings.heartbeat_seconds
             # A stall must be seen twice: after a freeze the clock jumps before the engine moves.
-            stalled_seconds = self.engine.stalled_seconds()
+            stalled_seconds = self.child.engine.stalled_seconds()
             # Liveness is written first: Postgres may not answer.
             self.liveness.write(self.state, stalled_seconds)
-            stalls = stalls + 1 if stalled_seconds > self.settings.engine_stall_seconds else 0
+            stalls = stalls + 1 if stalled_seconds > self.child.settings.engine_stall_seconds else 0
             if stalls > 1:
-                self.stalled("the engine made no progress in time")
+                self.child.engine_died("the engine made no progress in time")
                 return
             try:
                 self.beat()
             except Retryable as error:
-                self.recorder.heartbeat_failed(error)
+                self.child.recorder.heartbeat_failed(error)
                 pause = min(pause, AGAIN_SECONDS)
             except Exception as error:
-                self.recorder.crash("heartbeat_crashed", error)
+                self.child.recorder.crash("heartbeat_crashed", error)
 
 
 def _ended(batch: HeldBatch, found: Beat, *, is_hung: bool) -> GivenBack | None:

@@ -26,11 +26,10 @@ from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import job_changes, jobs, spending
 from nightshift.common.text import kept_message
+from nightshift.worker.child_context import ChildContext
 from nightshift.worker.held_batch import GivenBack, HeldBatch, Move, Reason, State
 from nightshift.worker.job_cache import JobCache, KnownJob
-from nightshift.worker.outages import PatientLedger, suppressed, tell_wait
-from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import Window
+from nightshift.worker.outages import suppressed, tell_wait
 
 P = ParamSpec("P")
 
@@ -53,16 +52,10 @@ def pause_seconds(hung_before: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcomes:
-    """Ends each held batch once: tells the ledger, then drops the batch from the window.
+    """Ends each held batch once: tells the ledger, then drops the batch from the window."""
 
-    `engine_died` is called when the engine can serve no batch any more.
-    """
-
-    ledger: PatientLedger
+    child: ChildContext
     jobs: JobCache
-    window: Window
-    engine_died: Callable[[str], None]
-    recorder: Recorder
 
     def end(
         self, batch: HeldBatch, error: BaseException | None, *, committed: bool = False
@@ -96,19 +89,21 @@ class BatchOutcomes:
             elif not committed:
                 told = self._release(lease, outcome=outcome)
         except BaseException as crash:  # the lease runs out, and the batch goes to others
-            self.recorder.crash("end_failed", crash, batch_id=lease.batch_id, attempt=lease.attempt)
+            self.child.recorder.crash(
+                "end_failed", crash, batch_id=lease.batch_id, attempt=lease.attempt
+            )
         finally:
             batch.work = None
-            self.window.remove(batch)
-            self.recorder.batch_ended(told)
+            self.child.window.remove(batch)
+            self.child.recorder.batch_ended(told)
 
     def pause_job(self, lease: Lease, error: Exception) -> None:
         """Nobody claims more of the job until a person has mended what `error` says."""
         refused = "output_refused" if isinstance(error, OutputRefused) else "engine_refused"
-        self.recorder.problem(refused, job_id=lease.job_id, error=str(error))
+        self.child.recorder.problem(refused, job_id=lease.job_id, error=str(error))
         # The job may be over, or the ledger away for good.
-        with suppressed(NightshiftError, self.recorder, "pause_failed", job_id=lease.job_id):
-            self.ledger.transact(jobs.pause, lease.job_id, kept_message(str(error)))
+        with suppressed(NightshiftError, self.child.recorder, "pause_failed", job_id=lease.job_id):
+            self.child.ledger.transact(jobs.pause, lease.job_id, kept_message(str(error)))
 
     def remark(self, job: KnownJob, message: str | None) -> None:
         """Tells the ledger what the engine has to say of a job, once in a child."""
@@ -116,8 +111,8 @@ class BatchOutcomes:
             return
         job.remarked = True
         # The user can do without, and the batch is committed next.
-        with suppressed(NightshiftError, self.recorder, "remark_failed", job_id=job.id):
-            self.ledger.transact(jobs.remark, job.id, kept_message(message))
+        with suppressed(NightshiftError, self.child.recorder, "remark_failed", job_id=job.id):
+            self.child.ledger.transact(jobs.remark, job.id, kept_message(message))
 
     def _judge(self, lease: Lease, error: BaseException) -> str | None:
         match error:
@@ -127,11 +122,13 @@ class BatchOutcomes:
                 return self._lost(lease)
             case EngineDead():
                 self._report_last(lease)
-                self.engine_died(str(error))
+                self.child.engine_died(str(error))
                 return None
             case EngineEnded():
                 # Or the batch would end the engine of each child for ever.
-                with suppressed(Retryable, self.recorder, "lose_failed", batch_id=lease.batch_id):
+                with suppressed(
+                    Retryable, self.child.recorder, "lose_failed", batch_id=lease.batch_id
+                ):
                     error_text = kept_message(str(error))
                     self._transact_and_report(lease, leasing.lose, lease, error_text)
                     return "lost"
@@ -142,10 +139,12 @@ class BatchOutcomes:
                 return self._release(lease, error)
             case JobRefused() | NeedsOtherEngine():
                 # The job is over or changed before the batch is released, or a sibling would claim it.
-                self.recorder.problem("job_refused", job_id=lease.job_id, error=str(error))
+                self.child.recorder.problem("job_refused", job_id=lease.job_id, error=str(error))
                 key = self.jobs.get(lease.job_id).spec.engine_key
-                with suppressed(Retryable, self.recorder, "fail_failed", batch_id=lease.batch_id):
-                    self.ledger.transact(refuse_job, lease.job_id, key, error)
+                with suppressed(
+                    Retryable, self.child.recorder, "fail_failed", batch_id=lease.batch_id
+                ):
+                    self.child.ledger.transact(refuse_job, lease.job_id, key, error)
                 return self._release(lease)
             case StorageUnavailable() | LedgerUnavailable() | EngineUnavailable() | StageHung():
                 # An outage is nobody's fault: the batch is not charged for it.
@@ -153,13 +152,13 @@ class BatchOutcomes:
             case NightshiftError():
                 return self._fail(lease, error)
             case _:
-                self.recorder.crash(
+                self.child.recorder.crash(
                     "batch_crashed", error, batch_id=lease.batch_id, attempt=lease.attempt
                 )
                 return self._fail(lease, error)
 
     def _lost(self, lease: Lease) -> str:
-        self.recorder.lease_lost(lease.batch_id, lease.attempt)
+        self.child.recorder.lease_lost(lease.batch_id, lease.attempt)
         return "lost"
 
     def _release(
@@ -169,11 +168,11 @@ class BatchOutcomes:
         given up, the supervisor's report of this child's end releases the lease.
         """
         if outage is not None:
-            self.recorder.problem("outage", batch_id=lease.batch_id, error=str(outage))
-            tell_wait(self.recorder, lease.job_id, outage)
-        if isinstance(outage, LedgerUnavailable) and self.ledger.given_up.is_set():
+            self.child.recorder.problem("outage", batch_id=lease.batch_id, error=str(outage))
+            tell_wait(self.child.recorder, lease.job_id, outage)
+        if isinstance(outage, LedgerUnavailable) and self.child.ledger.given_up.is_set():
             return None
-        with suppressed(Retryable, self.recorder, "release_failed", batch_id=lease.batch_id):
+        with suppressed(Retryable, self.child.recorder, "release_failed", batch_id=lease.batch_id):
             if outage is None:
                 self._transact_and_report(lease, leasing.release, [lease])
             else:
@@ -184,10 +183,10 @@ class BatchOutcomes:
         return None
 
     def _fail(self, lease: Lease, error: BaseException) -> str | None:
-        self.recorder.problem(
+        self.child.recorder.problem(
             "batch_failed", batch_id=lease.batch_id, attempt=lease.attempt, error=str(error)
         )
-        with suppressed(Retryable, self.recorder, "fail_failed", batch_id=lease.batch_id):
+        with suppressed(Retryable, self.child.recorder, "fail_failed", batch_id=lease.batch_id):
             try:
                 self._transact_and_report(
                     lease,
@@ -214,18 +213,18 @@ class BatchOutcomes:
 
         def both(connection: Connection) -> None:
             statement(connection, *args, **kwargs)
-            spent = self.window.spent(lease.job_id, {lease.batch_id})
+            spent = self.child.window.spent(lease.job_id, {lease.batch_id})
             spending.report(connection, lease.owner, spent)
 
-        self.ledger.transact(both)
+        self.child.ledger.transact(both)
 
     def _report_last(self, lease: Lease) -> None:
         """Reports what the child has spent: the child ends before its next beat."""
         with (
-            suppressed(Retryable, self.recorder, "report_failed", job_id=lease.job_id),
-            self.ledger.transaction() as connection,
+            suppressed(Retryable, self.child.recorder, "report_failed", job_id=lease.job_id),
+            self.child.ledger.transaction() as connection,
         ):
-            spending.report(connection, lease.owner, self.window.spent())
+            spending.report(connection, lease.owner, self.child.window.spent())
 
     def _max_attempts(self, lease: Lease) -> int:
         try:

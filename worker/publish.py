@@ -22,11 +22,11 @@ from nightshift.common.ledger.fleet import outages
 from nightshift.common.ledger.jobs import jobs, spending
 from nightshift.common.spec import JobSpec
 from nightshift.common.telemetry.metrics import Stage
+from nightshift.worker.child_context import ChildContext
 from nightshift.worker.held_batch import HeldBatch, Move
-from nightshift.worker.outages import PatientLedger, suppressed, tell_wait
+from nightshift.worker.outages import suppressed, tell_wait
 from nightshift.worker.rows.results import PartTable
-from nightshift.worker.telemetry.recorder import BatchCommitted, Recorder
-from nightshift.worker.window import Window
+from nightshift.worker.telemetry.recorder import BatchCommitted
 
 Commit = tuple[Lease, Part]
 
@@ -74,17 +74,15 @@ class Publication:
 class Publisher:
     """Writes and commits the batches of one child. For many threads at once."""
 
-    def __init__(self, ledger: PatientLedger, recorder: Recorder, window: Window) -> None:
-        self._ledger = ledger
-        self._recorder = recorder
-        self._window = window
+    def __init__(self, child: ChildContext) -> None:
+        self._child = child
         self._commits: dict[int, GroupCommit[list[Commit], list[bool | Exception]]] = {}
-        self._for_commit = ledger.retrying(Retryable)
-        self._for_store = ledger.retrying(StorageUnavailable, WRITE_RETRY_SECONDS)
+        self._for_commit = child.ledger.retrying(Retryable)
+        self._for_store = child.ledger.retrying(StorageUnavailable, WRITE_RETRY_SECONDS)
 
     def publish(self, group: Sequence[Publication]) -> None:
         """Writes, commits and moves the part of each batch; all are of one job."""
-        with self._recorder.span(Stage.WRITE) as span:
+        with self._child.recorder.span(Stage.WRITE) as span:
             written = self._written(group)
             span.count = len(written)
         self._commit_and_move(written)
@@ -99,11 +97,11 @@ class Publisher:
             each.error = None
             self._written([each])
             if each.error is not None:
-                tell_wait(self._recorder, each.lease.job_id, each.error)
+                tell_wait(self._child.recorder, each.lease.job_id, each.error)
                 raise each.error
 
         try:
-            with self._recorder.span(Stage.WRITE):
+            with self._child.recorder.span(Stage.WRITE):
                 self._for_store(write)
         except Exception as error:
             each.error = error
@@ -133,13 +131,13 @@ class Publisher:
             return
         for _ in group:
             reached(Moment.WRITTEN)
-        with self._recorder.span(Stage.COMMIT) as span:
+        with self._child.recorder.span(Stage.COMMIT) as span:
             self._charge_and_commit(group)
             done = [each for each in group if each.committed]
             span.count = len(done)
         for each in done:
             each.batch.move(Move.COMMIT)
-            self._recorder.went_on(outages.Kind.STORAGE, each.lease.job_id)
+            self._child.recorder.went_on(outages.Kind.STORAGE, each.lease.job_id)
             self._tell_commit(each)
         for each in group:
             if isinstance(each.error, LeaseLost):
@@ -148,7 +146,7 @@ class Publisher:
             return
         for _ in done:
             reached(Moment.COMMITTED)
-        with self._recorder.span(Stage.SETTLE, len(done)):
+        with self._child.recorder.span(Stage.SETTLE, len(done)):
             self._finish(done)
 
     def _tell_commit(self, each: Publication) -> None:
@@ -156,7 +154,7 @@ class Publisher:
         rows = lease.todo if each.kept_rows is None else each.kept_rows
         ran = None if lease.redo is None else set(rows)
         errors = [error for error in part.errors if ran is None or error.row_index in ran]
-        self._recorder.batch_committed(
+        self._child.recorder.batch_committed(
             BatchCommitted(
                 lease.batch_id,
                 lease.attempt,
@@ -181,7 +179,7 @@ class Publisher:
         """
         first = group[0]
         lease, part = first.commit()
-        spent = self._window.spending.take(lease.job_id)
+        spent = self._child.window.spending.take(lease.job_id)
         first.part = dataclasses.replace(part, engine_microseconds=spent)
         whole = [each for each in group if each.kept_rows is None]
         partly = [(self._split, [each]) for each in group if each.kept_rows is not None]
@@ -193,7 +191,7 @@ class Publisher:
                     if not each.committed:
                         each.error = each.error or error
         if not first.committed:
-            self._window.spending.give_back(lease.job_id, spent)
+            self._child.window.spending.give_back(lease.job_id, spent)
 
     def _commit_whole(self, group: Sequence[Publication]) -> None:
         undecided = [each for each in group if each.error is None and not each.committed]
@@ -233,7 +231,7 @@ class Publisher:
 
     def _commit_group(self, group: Sequence[Commit]) -> Sequence[bool | Exception]:
         try:
-            with self._ledger.transaction() as connection:
+            with self._child.ledger.transaction() as connection:
                 held = _commit(connection, group)
                 self._report(connection, [lease for lease, _ in group])
                 if held:  # else no batch depends on the COMMIT
@@ -254,7 +252,7 @@ class Publisher:
         assert each.kept_rows is not None
         lease, part = each.commit()
         try:
-            with self._ledger.transaction() as connection:
+            with self._child.ledger.transaction() as connection:
                 splits.split(connection, lease, each.kept_rows, part)
                 self._report(connection, [lease])
                 reached(Moment.COMMITTING)
@@ -264,12 +262,12 @@ class Publisher:
 
     def _report(self, connection: Connection, leases: Sequence[Lease]) -> None:
         """Reports what the child has spent on the job of leases that end now."""
-        spent = self._window.spent(leases[0].job_id, {lease.batch_id for lease in leases})
+        spent = self._child.window.spent(leases[0].job_id, {lease.batch_id for lease in leases})
         spending.report(connection, leases[0].owner, spent)
 
     def _read_back(self, lease: Lease) -> None:
         """Where a fence does not match, our own earlier COMMIT may be why; else raises LeaseLost."""
-        with self._ledger.transaction() as connection:
+        with self._child.ledger.transaction() as connection:
             if not commits.is_committed(connection, lease):
                 raise lease.lost
 
@@ -279,13 +277,13 @@ class Publisher:
         """
         _, part = each.commit()
         stage = each.batch.progress.stage()
-        with stage, suppressed(Exception, self._recorder, "discard_failed", part=part.name):
+        with stage, suppressed(Exception, self._child.recorder, "discard_failed", part=part.name):
             storage.delete(staged(each.spec.output.uri, part.name))
 
     def _finish(self, group: Sequence[Publication]) -> None:
         """What follows a commit. Should this child die before, the reaper's finish does the same."""
         stage = group[0].batch.progress.stage()
-        failure = suppressed(Exception, self._recorder, "settle_failed")
+        failure = suppressed(Exception, self._child.recorder, "settle_failed")
         with failure, stage as moved, storage.gathered_syncs():
             for each in group:
                 self._move(each)
@@ -296,18 +294,18 @@ class Publisher:
     def _move(self, each: Publication) -> None:
         lease, part = each.commit()
         uri = each.spec.output.uri
-        with suppressed(Exception, self._recorder, "settle_failed", batch_id=lease.batch_id):
+        with suppressed(Exception, self._child.recorder, "settle_failed", batch_id=lease.batch_id):
             storage.move(staged(uri, part.name), final(uri, part.name), part.bytes)
             reached(Moment.MOVED)
             if lease.kept_part is not None:
                 storage.delete(final(uri, lease.kept_part))
 
     def _judge(self, job_id: int) -> None:
-        with suppressed(Exception, self._recorder, "judge_failed", job_id=job_id):
-            with self._ledger.transaction() as connection:
+        with suppressed(Exception, self._child.recorder, "judge_failed", job_id=job_id):
+            with self._child.ledger.transaction() as connection:
                 paused = jobs.judge_failures(connection, job_id)
             if paused:
-                self._recorder.problem("job_paused", job_id=job_id, why="of its failed rows")
+                self._child.recorder.problem("job_paused", job_id=job_id, why="of its failed rows")
 
 
 def _commit(connection: Connection, group: Sequence[Commit]) -> frozenset[tuple[int, int]]:

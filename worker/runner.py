@@ -10,18 +10,15 @@ from dataclasses import dataclass
 from nightshift.common import storage
 from nightshift.common.errors import Retryable
 from nightshift.common.ledger.batches import claims, leasing, neighbours
-from nightshift.common.ledger.batches.records import Claimant, Lease
+from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.ledger.connection import IDLE_IN_TRANSACTION_SECONDS, Connection
-from nightshift.common.settings import Settings
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.batch.run import BatchRunner
-from nightshift.worker.engines.protocol import Engine
+from nightshift.worker.child_context import ChildContext
 from nightshift.worker.handover.handover import Handover
 from nightshift.worker.held_batch import GivenBack, HeldBatch
-from nightshift.worker.outages import PatientLedger
 from nightshift.worker.supervisor.channel import ToSupervisor, Word
-from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import MOST_BATCHES, SHARE_SECONDS, Window
+from nightshift.worker.window import MOST_BATCHES, SHARE_SECONDS
 
 EMPTY_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4)
 """Pauses after claims that found nothing, before the child waits for the next hint."""
@@ -42,41 +39,19 @@ class Runner:
     """Keeps one engine full with the batches of its queue.
 
     A thread runs a group of claimed batches up to their commits; the engine mixes the rows of all
-    groups. `engine_died` is called when the engine can serve no batch any more, and `leave` where no
-    batch is to blame for that. Nothing is claimed while the slot is `cordoned`. `asked_at` is when
-    Postgres was last asked for batches (monotonic seconds).
+    groups. Nothing is claimed while the slot is `cordoned`. `asked_at` is when Postgres was last asked for
+    batches (monotonic seconds).
     """
 
-    who: Claimant
-    ledger: PatientLedger
-    engine: Engine
-    settings: Settings
-    engine_died: Callable[[str], None]
-    leave: Callable[[str], None]
-    recorder: Recorder
+    child: ChildContext
 
     def __post_init__(self) -> None:
-        # Twice what the engine runs at once: as many rows wait in it as it works on.
-        self.window = Window(rows=2 * self.engine.concurrency)
+        self.window = self.child.window
         self.draining = threading.Event()
         self.cordoned = threading.Event()
         self.asked_at = time.monotonic()
-        self._batches = BatchRunner(
-            self.ledger,
-            self.engine,
-            self.settings,
-            self.window,
-            self.engine_died,
-            self.leave,
-            self.recorder,
-        )
-        self._handover = Handover(
-            self.who,
-            self.ledger,
-            self.window,
-            self.settings.lease_seconds,
-            self._batches.release_unbegun,
-        )
+        self._batches = BatchRunner(self.child)
+        self._handover = Handover(self.child, self._batches.release_unbegun)
         self._claiming, self._told = threading.Lock(), threading.Event()
         self._unsure_until = self._looked_at = -math.inf
         self._usual_rows = 1
@@ -104,7 +79,7 @@ class Runner:
 
         Claims nothing itself: a claim waits for room in the window, and a word must be heard meanwhile.
         """
-        pause = self.settings.poll_seconds
+        pause = self.child.settings.poll_seconds
         word = supervisor.wait(pause / 2)
         if word is Word.HOLD:
             self.cordoned.set()
@@ -192,7 +167,7 @@ class Runner:
         for batch in self.window.held():
             batch.stop()
         if not self.window.wait_empty(max(5.0, grace_seconds() / 2)):
-            self.ledger.given_up.set()
+            self.child.ledger.given_up.set()
             self.window.wait_empty(5.0)
 
     def _claim(self, woken: str) -> list[Lease] | None:
@@ -204,14 +179,17 @@ class Runner:
             self._release_unknown()
             if self.cordoned.is_set():
                 return []
-            with self.recorder.span(Stage.CLAIM) as span, self.ledger.transaction() as connection:
+            with (
+                self.child.recorder.span(Stage.CLAIM) as span,
+                self.child.ledger.transaction() as connection,
+            ):
                 leases = self._claim_share(connection, woken)
                 span.count = len(leases)
         except Retryable as error:
-            self.recorder.problem("claim_failed", error=str(error))
+            self.child.recorder.problem("claim_failed", error=str(error))
             self._unsure_until = math.inf
             return None
-        self.recorder.batches_claimed(len(leases))
+        self.child.recorder.batches_claimed(len(leases))
         if leases:
             self._usual_rows = max(1, sum(len(lease.todo) for lease in leases) // len(leases))
             self._note_last(leases)
@@ -226,10 +204,10 @@ class Runner:
 
     def _claim_share(self, connection: Connection, woken: str) -> list[Lease]:
         """Claims as much as there is room for; where little is left, no more than a fair share."""
-        lease_seconds = self.settings.lease_seconds
+        lease_seconds = self.child.settings.lease_seconds
         held = self.window.held()
         if not held or time.monotonic() > self._share_until:
-            share = claims.fair_share(connection, self.who, lease_seconds)
+            share = claims.fair_share(connection, self.child.who, lease_seconds)
             if share == 0:
                 return []
             self.window.bound(share)
@@ -239,10 +217,10 @@ class Runner:
             return []
         # No more than may fit: what a claim looks at is locked for its siblings.
         most = min(most, rows // self._usual_rows + 1)
-        neighbours.bring_forward(connection, self.who, self._last_claimed, most)
+        neighbours.bring_forward(connection, self.child.who, self._last_claimed, most)
         return claims.claim(
             connection,
-            self.who,
+            self.child.who,
             room_rows=rows,
             max_batches=most,
             idle=not held,
@@ -260,8 +238,8 @@ class Runner:
         if time.monotonic() > self._unsure_until:
             return
         known = [batch.lease.batch_id for batch in self.window.held()]
-        with self.ledger.transaction() as connection:
-            leasing.release_owner(connection, self.who.owner, kept=known)
+        with self.child.ledger.transaction() as connection:
+            leasing.release_owner(connection, self.child.who.owner, kept=known)
         last = time.monotonic() + IDLE_IN_TRANSACTION_SECONDS
         self._unsure_until = min(self._unsure_until, last)
 

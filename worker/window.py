@@ -33,6 +33,11 @@ class Window:
     queue has little work left, a fair share of that work takes the place of `rows`.
     """
 
+    @classmethod
+    def of_engine(cls, concurrency: int) -> "Window":
+        """Twice what an engine runs at once: as many rows wait in it as it works on."""
+        return cls(2 * concurrency)
+
     def __init__(self, rows: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.rows = rows
         self._clock = clock

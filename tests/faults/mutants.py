@@ -374,8 +374,8 @@ MUTANTS = (
     Mutant(
         "renew",
         "worker/heartbeat.py",
-        "leasing.renew(connection, self.worker_id, leases, ",
-        "leasing.renew(connection, self.worker_id, [], ",
+        "                connection, self.child.who.owner, leases, ",
+        "                connection, self.child.who.owner, [], ",
         (f"{FROZEN}::test_leases_obey_the_clock_of_the_database_alone",),
     ),
     Mutant(
@@ -833,8 +833,8 @@ MUTANTS = (
     Mutant(
         "an orderly end where a function cannot be set up again",
         "worker/batch/run.py",
-        "            self.leave(str(error))\n",
-        "            self.engine_died(str(error))\n",
+        "            self.child.leave(ExitCode.ENGINE_GONE, str(error))\n",
+        "            self.child.engine_died(str(error))\n",
         (
             f"{RUNNER}::"
             "test_an_engine_that_cannot_be_started_again_costs_its_child_and_charges_a_suspect_alone",

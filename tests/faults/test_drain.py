@@ -11,10 +11,12 @@ from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.settings import Settings
+from nightshift.worker.child_context import ChildContext
 from nightshift.worker.engines.function.host import Rows
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.runner import Runner
 from nightshift.worker.telemetry.recorder import Recorder
+from nightshift.worker.window import Window
 from tests.support.fleet import wait_until
 from tests.support.functions import engine_of
 from tests.support.rig import Rig
@@ -179,7 +181,18 @@ def runner(rig: Rig, name: str, function: Callable[[Rows], Rows] = shout) -> Ite
     recorder = Recorder()
     patient = PatientLedger(ledger, recorder)
     settings = Settings(lease_seconds=600)
-    found = Runner(who, patient, engine, settings, print, print, recorder)
+    found = Runner(
+        ChildContext(
+            who,
+            patient,
+            engine,
+            settings,
+            Window.of_engine(engine.concurrency),
+            recorder,
+            print,
+            print,
+        )
+    )
     found.draining.set()  # it does not wait for more than there is
     yield found
     found.drain(lambda: 30)

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from nightshift.producer.submit.submit import submit
 from nightshift.worker import publish
 from nightshift.worker.batch.inference import LoadedBatch
 from nightshift.worker.batch.run import GATHER_SECONDS, BatchRunner
+from nightshift.worker.child_context import ChildContext
 from nightshift.worker.engines.protocol import Answer, Work
 from nightshift.worker.heartbeat import GIVES_BACK, HUNG_THREADS, Heartbeat
 from nightshift.worker.held_batch import GivenBack, HeldBatch, Move, Reason, State
@@ -83,15 +85,17 @@ class Scene:
         self.died: list[list[str]] = []
         self.left: list[str] = []
         self.patient = PatientLedger(ledger, Recorder())
-        self.runner = BatchRunner(
+        self.child = ChildContext(
+            self.who,
             self.patient,
             self.engine,
             settings,
             self.window,
-            lambda _error: self.died.append(self.states()),
-            self.left.append,
             Recorder(),
+            lambda _error: self.died.append(self.states()),
+            lambda _code, why: self.left.append(why),
         )
+        self.runner = BatchRunner(self.child)
         self.group = [HeldBatch(lease, len(lease.todo)) for lease in leases]
         for batch in self.group:
             self.window.add(batch)
@@ -142,16 +146,10 @@ class Scene:
         self.stalls: list[str] = []
         settings = Settings(lease_seconds=600, **settings)
         return Heartbeat(
-            "mine",
+            replace(self.child, settings=settings, engine_died=self.stalls.append),
             self.ledger,
-            self.engine,
-            self.window,
-            settings,
-            self.stalls.append,
             ChildLiveness(settings, "mine"),
-            Recorder(),
             self.runner.give_back,
-            self.left.append,
             lambda _seconds: False,
         )
 

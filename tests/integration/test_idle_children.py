@@ -14,6 +14,7 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.ledger.fleet import workers
 from nightshift.common.settings import Settings
+from nightshift.worker.child_context import ChildContext
 from nightshift.worker.heartbeat import Heartbeat
 from nightshift.worker.held_batch import HeldBatch
 from nightshift.worker.outages import PatientLedger
@@ -24,6 +25,7 @@ from nightshift.worker.supervisor.liveness import ChildLiveness, hung_seconds
 from nightshift.worker.supervisor.supervisor import Supervisor
 from nightshift.worker.telemetry.machine import MachineMetrics
 from nightshift.worker.telemetry.recorder import Recorder
+from nightshift.worker.window import Window
 from tests.integration.test_ledger import World
 from tests.support.databases import statements
 from tests.support.fleet import wait_until
@@ -66,18 +68,14 @@ class Child:
         who = Claimant(self.id, "default", key, "function", "1")
         recorder, engine = Recorder(), cast(Any, ENGINE)
         ledger = PatientLedger(world.ledger, recorder)
-        self.runner = Runner(who, ledger, engine, settings, print, print, recorder)
+        window = Window.of_engine(engine.concurrency)
+        child = ChildContext(who, ledger, engine, settings, window, recorder, print, print)
+        self.runner = Runner(child)
         self.heartbeat = Heartbeat(
-            self.id,
+            child,
             world.ledger,
-            engine,
-            self.runner.window,
-            settings,
-            lambda _: None,
             ChildLiveness(settings, self.id),
-            recorder,
             self.runner.give_back,
-            lambda _: None,
             self.supervisor.say_idle,
         )
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -19,6 +20,7 @@ from nightshift.common.ledger.jobs import job_submit
 from nightshift.common.row_errors import RowError
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import RowErrorKind
+from nightshift.worker.child_context import ChildContext
 from nightshift.worker.held_batch import HeldBatch
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.publish import ERRORS_A_COMMIT, Publication, Publisher, _groups
@@ -71,7 +73,11 @@ def table_of(lease: Lease, message: str) -> PartTable:
 
 
 def publisher_of(ledger: Ledger) -> Publisher:
-    return Publisher(PatientLedger(ledger, Recorder()), Recorder(), Window(BATCHES))
+    recorder, unused = Recorder(), cast(Any, None)
+    patient = PatientLedger(ledger, recorder)
+    return Publisher(
+        ChildContext(unused, patient, unused, unused, Window(BATCHES), recorder, unused, unused)
+    )
 
 
 def publish(publisher: Publisher, lease: Lease, spec: JobSpec, message: str = "no") -> None:

@@ -33,10 +33,12 @@ from nightshift.producer.results.sample import sample
 from nightshift.producer.retry import retry
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.verify.verify import verify
+from nightshift.worker.child_context import ChildContext
 from nightshift.worker.engines.function.host import Rows
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.runner import Runner
 from nightshift.worker.telemetry.recorder import Recorder
+from nightshift.worker.window import Window
 from tests.integration.test_look import Work
 from tests.support.fleet import (
     Fleet,
@@ -116,7 +118,18 @@ class Site:
         settings = Settings(lease_seconds=600)
         recorder = Recorder()
         ledger = PatientLedger(self.ledger, recorder)
-        found = Runner(who, ledger, engine, settings, print, print, recorder)
+        found = Runner(
+            ChildContext(
+                who,
+                ledger,
+                engine,
+                settings,
+                Window.of_engine(engine.concurrency),
+                recorder,
+                print,
+                print,
+            )
+        )
         found.draining.set()
         return found
 

@@ -20,11 +20,13 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.producer.submit.submit import submit
 from nightshift.worker import runner
+from nightshift.worker.child_context import ChildContext
 from nightshift.worker.engines.function.host import Rows
 from nightshift.worker.held_batch import HeldBatch
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.runner import EMPTY_PAUSES_SECONDS, Runner
 from nightshift.worker.telemetry.recorder import Recorder
+from nightshift.worker.window import Window
 from tests.support.fleet import function_spec, wait_until, write_rows
 from tests.support.functions import engine_of
 
@@ -60,7 +62,18 @@ class Fleet:
         recorder = Recorder()
         ledger = PatientLedger(self._ledger, recorder)
         settings = Settings(lease_seconds=600)
-        return Runner(who, ledger, engine, settings, print, print, recorder)
+        return Runner(
+            ChildContext(
+                who,
+                ledger,
+                engine,
+                settings,
+                Window.of_engine(engine.concurrency),
+                recorder,
+                print,
+                print,
+            )
+        )
 
     def _shout(self, rows: Rows) -> Rows:
         self.go.wait(60)

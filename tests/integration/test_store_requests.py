@@ -5,7 +5,7 @@ there when the job is over.
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
+from typing import Any, Literal, cast
 from uuid import uuid4
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from nightshift.common.spec import parse_spec
 from nightshift.producer.reaper import finish
 from nightshift.producer.submit.submit import submit
 from nightshift.worker.batch.run import BatchRunner
+from nightshift.worker.child_context import ChildContext
 from nightshift.worker.held_batch import HeldBatch
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.telemetry.recorder import Recorder
@@ -88,7 +89,11 @@ class CloudJob:
             window.add(batch)
         recorder = Recorder()
         engine = Scripted(at_once=True)
-        return BatchRunner(self.patient, engine, Settings(), window, print, print, recorder)
+        return BatchRunner(
+            ChildContext(
+                cast(Any, None), self.patient, engine, Settings(), window, recorder, print, print
+            )
+        )
 
     def finish(self) -> str:
         """The state of the job after the reaper's finish."""

@@ -122,7 +122,9 @@ def test_a_lost_lease_is_counted_once_and_its_batch_is_given_back(
         leases_renewed=lambda *counts: said.append(counts),
     )
     one = SimpleNamespace(
-        _watch=StageWatch(30, most_seconds=20), recorder=recorder, give_back=give_back
+        _watch=StageWatch(30, most_seconds=20),
+        child=SimpleNamespace(recorder=recorder),
+        give_back=give_back,
     )
     one._give_back_beside = lambda batches: Heartbeat._give_back_beside(one, batches)  # type: ignore[arg-type]
     batch, other = HeldBatch(LEASE, 1), HeldBatch(LEASE, 1, state=State.PUBLISHING)

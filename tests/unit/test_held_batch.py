@@ -189,7 +189,7 @@ def test_a_handover_that_fails_lets_the_batch_go_on() -> None:
     batch, unused = held(), cast(Any, None)
     batch.work = cast(Any, SimpleNamespace(take_back=break_down))
     with pytest.raises(RuntimeError, match="the engine is gone"):
-        Handover(unused, unused, unused, 30, unused)._hand_over_rows(batch, 1, 1)
+        Handover(unused, unused)._hand_over_rows(batch, 1, 1)
     assert batch.state is R
 
 

@@ -10,13 +10,12 @@ import pyarrow as pa
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.spec import ANSWERED_BY
 from nightshift.common.states import RowErrorKind
-from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
+from nightshift.worker.child_context import ChildContext
+from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
 from nightshift.worker.held_batch import HeldBatch, Move
 from nightshift.worker.job_cache import KnownJob
 from nightshift.worker.rows.results import RowResults
 from nightshift.worker.rows.sharing import Answers, Rounds, keys
-from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import Window
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -53,9 +52,7 @@ class LoadedBatch:
 class Inference:
     """Hands batches to the engine of a child. For many threads at once."""
 
-    engine: Engine
-    window: Window
-    recorder: Recorder
+    child: ChildContext
     _answers: Answers = dataclasses.field(default_factory=Answers)
 
     def start(self, loaded: LoadedBatch) -> "Future[None]":
@@ -72,7 +69,7 @@ class Inference:
             return self._run(loaded, range(len(loaded.requests)))
         runs = loaded.rounds.next()
         # Rows whose answer is known, and those that wait for one, leave the engine to others.
-        self.window.set_aside(batch, len(loaded.requests) - len(runs))
+        self.child.window.set_aside(batch, len(loaded.requests) - len(runs))
         rounds = loaded.rounds
         try:
             future = self._run(loaded, runs)
@@ -92,7 +89,7 @@ class Inference:
         if not rounds.over() or batch.move(Move.AGAIN) is None:
             return None
         runs = rounds.next()
-        self.window.take_back(batch, len(runs))
+        self.child.window.take_back(batch, len(runs))
         return self._run(loaded, runs)
 
     def _rounds(self, loaded: LoadedBatch) -> Rounds | None:
@@ -107,7 +104,7 @@ class Inference:
 
         def take(position: int, answer: Answer) -> None:
             if loaded.take(position, answer):
-                self.window.spending.share(job.id)
+                self.child.window.spending.share(job.id)
                 reached(Moment.ANSWERED)
 
         found = keys(job.id, job.spec, loaded.requests, loaded.rows)
@@ -126,12 +123,12 @@ class Inference:
             self._emit(loaded, positions[at], outcome)
 
         seconds = job.spec.retry.row_timeout_seconds
-        work = Work(job.spec.task, requests, seconds, emit, self.recorder, rows, job.resolved)
+        work = Work(job.spec.task, requests, seconds, emit, self.child.recorder, rows, job.resolved)
         loaded.batch.attach(work)
-        return self.engine.start(work)
+        return self.child.engine.start(work)
 
     def _emit(self, loaded: LoadedBatch, position: int, outcome: Outcome) -> None:
-        self.window.spending.run(
+        self.child.window.spending.run(
             loaded.job.id,
             1,
             outcome.prompt_tokens,
@@ -140,7 +137,7 @@ class Inference:
             outcome.reasoning_tokens,
         )
         if loaded.take(position, outcome):
-            self.window.row_finished(loaded.batch)
+            self.child.window.row_finished(loaded.batch)
             reached(Moment.ANSWERED)
         if loaded.rounds is not None:
             loaded.rounds.ran(position, outcome)

@@ -3,7 +3,7 @@
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from queue import SimpleQueue
@@ -21,6 +21,7 @@ from nightshift.common.errors import (
     StageHung,
     StorageUnavailable,
 )
+from nightshift.common.exit_codes import ExitCode
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import input_rows, part_names
 from nightshift.common.formats.parquet.read_cache import ReadCache
@@ -28,20 +29,16 @@ from nightshift.common.formats.part_rows import PartStore
 from nightshift.common.formats.values import for_python
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.ledger.fleet.outages import Kind
-from nightshift.common.settings import Settings
 from nightshift.common.spec import FunctionTask
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.batch.inference import Inference, LoadedBatch
-from nightshift.worker.engines.protocol import Engine
+from nightshift.worker.child_context import ChildContext
 from nightshift.worker.held_batch import GivenBack, HeldBatch, Move, Progress, State
 from nightshift.worker.job_cache import JobCache
-from nightshift.worker.outages import PatientLedger
 from nightshift.worker.outcomes import BatchOutcomes
 from nightshift.worker.outputs import Outputs
 from nightshift.worker.publish import Publication, Publisher
 from nightshift.worker.rows.results import RowResults, part_table, with_kept_rows
-from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import Window
 
 GATHER_SECONDS = 0.25
 """How long small batches, and the threads that run them, wait for each other: batches that finish
@@ -57,28 +54,17 @@ LeftEngine = tuple[LoadedBatch, "Future[None]"]
 
 @dataclasses.dataclass(eq=False)
 class BatchRunner:
-    """Runs groups of leased batches up to their commits. For many threads at once.
+    """Runs groups of leased batches up to their commits. For many threads at once."""
 
-    `leave` ends the child in order, where its engine cannot be started again.
-    """
-
-    ledger: PatientLedger
-    engine: Engine
-    settings: Settings
-    window: Window
-    engine_died: Callable[[str], None]
-    leave: Callable[[str], None]
-    recorder: Recorder
+    child: ChildContext
 
     def __post_init__(self) -> None:
-        self._jobs = JobCache(self.ledger, self.settings.allowed_roots)
-        self._cache = ReadCache(self.settings.read_cache_bytes)
-        self._publisher = Publisher(self.ledger, self.recorder, self.window)
-        self._outcomes = BatchOutcomes(
-            self.ledger, self._jobs, self.window, self.engine_died, self.recorder
-        )
+        self._jobs = JobCache(self.child.ledger, self.child.settings.allowed_roots)
+        self._cache = ReadCache(self.child.settings.read_cache_bytes)
+        self._publisher = Publisher(self.child)
+        self._outcomes = BatchOutcomes(self.child, self._jobs)
         self.outputs = Outputs()
-        self._inference = Inference(self.engine, self.window, self.recorder)
+        self._inference = Inference(self.child)
         self._turns = threading.RLock()
 
     def run(self, group: Sequence[HeldBatch]) -> None:
@@ -110,7 +96,7 @@ class BatchRunner:
         If the thread goes on later, it ends none of them a second time. A part that the thread
         commits then counts only if nobody has claimed the batch in between.
         """
-        seconds = self.settings.stage_timeout_seconds
+        seconds = self.child.settings.stage_timeout_seconds
         hung = StageHung(f"no row or file was read, rendered or written for {seconds:g} s")
         for each in given:
             self._outcomes.give_back(each, hung)
@@ -177,10 +163,10 @@ class BatchRunner:
         lease = batch.lease
         reached(Moment.CLAIMED)
         job = self._jobs.get(lease.job_id)
-        self._jobs.resolve(job, self.engine)
+        self._jobs.resolve(job, self.child.engine)
         spec = job.spec
-        self.window.weigh(batch, spec.sequences)
-        roots = self.settings.allowed_roots
+        self.child.window.weigh(batch, spec.sequences)
+        roots = self.child.settings.allowed_roots
         with (
             batch.progress.stage() as moved,
             storage.within(roots or None, storage.SETTING),
@@ -191,9 +177,9 @@ class BatchRunner:
             storage.check_roots(named, roots)
             storage.check_held(named, job.roots, storage.OF_JOB)
             if self.outputs.prove(job.id, spec.output.uri, job.owner):
-                self.recorder.went_on(Kind.STORAGE, job.id)
+                self.child.recorder.went_on(Kind.STORAGE, job.id)
             moved()
-            with self.recorder.span(Stage.READ):
+            with self.child.recorder.span(Stage.READ):
                 rows = input_rows.read_rows(
                     spec,
                     dataclasses.replace(lease.descriptor, rows=lease.todo),
@@ -203,13 +189,13 @@ class BatchRunner:
                     as_arranged=True,
                 )
             reached(Moment.READING)
-            with self.recorder.span(Stage.RENDER):
+            with self.child.recorder.span(Stage.RENDER):
                 requests, refused = job.renderer.render(rows.table, rows.row_index, moved)
         passed = [part.select(spec.passed_columns) for part in (rows.table, rows.bad_table)]
         row_index = [*rows.row_index, *rows.bad]
         results = RowResults(row_index, pa.concat_tables(passed), {**refused}, dict(rows.bad))
-        self.window.spending.run(lease.job_id, len(lease.todo) - len(requests))
-        self.window.row_finished(batch, len(lease.todo) - len(requests))
+        self.child.window.spending.run(lease.job_id, len(lease.todo) - len(requests))
+        self.child.window.row_finished(batch, len(lease.todo) - len(requests))
         given = for_python(rows.table) if isinstance(spec.task, FunctionTask) else None
         return LoadedBatch(batch, job, results, requests, given)
 
@@ -285,7 +271,7 @@ class BatchRunner:
         if isinstance(error, EngineRefused):
             self._outcomes.pause_job(lease, error)
         if isinstance(error, EngineGone):
-            self.leave(str(error))
+            self.child.leave(ExitCode.ENGINE_GONE, str(error))
         finished = RowRanges.from_indices(loaded.results.finished())
         if len(finished.minus(lease.todo)):
             raise RuntimeError("the engine answered rows that the batch does not hold")
@@ -309,12 +295,12 @@ class BatchRunner:
             "batch": str(lease.batch_id),
             "attempt": str(lease.attempt),
             "worker": lease.owner,
-            "engine": self.engine.name,
-            "engine_version": self.engine.version,
-            "revision": self.engine.revision or "",
+            "engine": self.child.engine.name,
+            "engine_version": self.child.engine.version,
+            "revision": self.child.engine.revision or "",
         }
         with loaded.batch.progress.stage() as moved:
-            with self.recorder.span(Stage.TABLE):
+            with self.child.recorder.span(Stage.TABLE):
                 table = part_table(job.spec, schema, loaded.results)
             if lease.redo is not None and lease.kept_part is not None:
                 moved()

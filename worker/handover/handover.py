@@ -8,12 +8,12 @@ from nightshift.common.errors import NightshiftError, Retryable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.ledger.batches import handovers
 from nightshift.common.ledger.batches.handovers import Siblings
-from nightshift.common.ledger.batches.records import Claimant, Lease
+from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.ledger.connection import Connection
+from nightshift.worker.child_context import ChildContext
 from nightshift.worker.handover.decision import MOST_ATTEMPT, Load, gift, part_sizes
 from nightshift.worker.held_batch import HeldBatch, Move, State
-from nightshift.worker.outages import PatientLedger, suppressed
-from nightshift.worker.window import Window
+from nightshift.worker.outages import suppressed
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,26 +24,25 @@ class Handover:
     split.
     """
 
-    who: Claimant
-    ledger: PatientLedger
-    window: Window
-    lease_seconds: float
+    child: ChildContext
     release: Callable[[HeldBatch], None]
 
     def help_siblings(self) -> int:
         """Hands rows over where that is worth a move; returns how many."""
-        batches = [batch for batch in self.window.held() if _may_move(batch)]
+        batches = [batch for batch in self.child.window.held() if _may_move(batch)]
         if not batches:
             return 0
-        with suppressed(Retryable, self.ledger.recorder, "siblings_unknown"):
-            with self.ledger.transaction() as connection:
-                siblings = handovers.siblings(connection, self.who, self.lease_seconds)
+        with suppressed(Retryable, self.child.ledger.recorder, "siblings_unknown"):
+            with self.child.ledger.transaction() as connection:
+                siblings = handovers.siblings(
+                    connection, self.child.who, self.child.settings.lease_seconds
+                )
             return self._hand_over(batches, siblings)
         return 0
 
     def _hand_over(self, batches: Sequence[HeldBatch], siblings: Siblings) -> int:
         batches = [batch for batch in batches if batch.lease.job_id in siblings.room]
-        unfinished, finished, seconds = self.window.work()
+        unfinished, finished, seconds = self.child.window.work()
         waiting = {batch: _waiting(batch) for batch in batches}
         given = gift(Load(unfinished, sum(waiting.values()), finished, seconds), siblings)
         if not given.pieces:
@@ -91,18 +90,23 @@ class Handover:
         """Makes batches of the pieces; True when no row is left of the batch."""
 
         def split(connection: Connection) -> Lease | None:
-            kept = handovers.hand_over(connection, batch.lease, pieces, self.lease_seconds)
+            kept = handovers.hand_over(
+                connection, batch.lease, pieces, self.child.settings.lease_seconds
+            )
             reached(Moment.HANDING_OVER)
             return kept
 
         lost = suppressed(
-            NightshiftError, self.ledger.recorder, "handover_failed", batch_id=batch.lease.batch_id
+            NightshiftError,
+            self.child.ledger.recorder,
+            "handover_failed",
+            batch_id=batch.lease.batch_id,
         )
         with lost:
-            kept = self.ledger.transact(split)
+            kept = self.child.ledger.transact(split)
             if kept is None:
                 return True
-            self.window.hand_over(batch, kept)
+            self.child.window.hand_over(batch, kept)
         return False
 
 
