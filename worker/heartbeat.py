@@ -242,8 +242,7 @@ def _ended(batch: HeldBatch, found: Beat, *, is_hung: bool) -> GivenBack | None:
         return GivenBack(batch, was, Reason.LOST)
     if is_unwanted and (was := batch.move(Move.UNWANT)) is not None:
         return GivenBack(batch, was, Reason.UNWANTED)
-    # Else its part is being committed: the COMMIT decides.
     gives_up = is_hung or (is_unwanted and batch.progress.in_stage)
     if gives_up and (was := batch.move(Move.GIVE_UP)) is not None:
         return GivenBack(batch, was, Reason.UNWANTED if is_unwanted else Reason.HUNG)
-    return None
+    return None  # where its part is being committed, the COMMIT decides

@@ -20,7 +20,7 @@ class State(Enum):
     """Where a held batch stands."""
 
     RUNNING = auto()
-    """It is read, or runs in the engine."""
+    """It waits for its thread, is read, or runs in the engine."""
     MOVING = auto()
     """Rows that have not begun go to another child."""
     MOVING_STOPPED = auto()
@@ -32,7 +32,7 @@ class State(Enum):
     LEFT = auto()
     """It has left the engine in order. Its thread publishes it, or runs rows that waited for others."""
     PUBLISHING = auto()
-    """Its part is made, written and committed. A child whose engine dies waits for that."""
+    """Nothing of it runs in the engine any more: its thread makes, writes and commits its part."""
     COMMITTED = auto()
     """The ledger has its part, which goes to its place."""
     OVER = auto()
@@ -47,9 +47,9 @@ class Move(Enum):
     HANDED_OVER = auto()
     """The handover is done; the lease of the batch is another one where rows went."""
     STOP = auto()
-    """A drain, a job without money, a handover of all rows."""
+    """A drain, a job without money, a handover of all rows, an engine that failed."""
     LEAVE = auto()
-    """The engine: each row has its outcome, or was dropped."""
+    """The engine, or the thread where no row goes there: the work is over, and not cancelled or failed."""
     AGAIN = auto()
     """The batch's thread: rows that waited for another row in vain run after all."""
     PUBLISH = auto()
@@ -63,7 +63,7 @@ class Move(Enum):
     GIVE_UP = auto()
     """The heartbeat: the batch's thread hangs, or writes for a job that is over."""
     END = auto()
-    """The batch's thread, or a handover of all rows: the batch ends."""
+    """The batch's thread, a handover of all rows, a claim that got no thread: the batch ends."""
 
 
 MOVES: Mapping[Move, Mapping[State, State]] = {
@@ -89,7 +89,8 @@ MOVES: Mapping[Move, Mapping[State, State]] = {
         (State.RUNNING, State.STOPPED, State.LEFT, State.PUBLISHING), State.PUBLISHING
     ),
     Move.COMMIT: {State.PUBLISHING: State.COMMITTED},
-    # A batch that is being published may have been committed since the ledger was asked.
+    # One that has left the engine may have been committed since the ledger was asked, and where rows move
+    # the lease is another one in a moment: the next beat asks again.
     Move.LOSE: dict.fromkeys((State.RUNNING, State.STOPPED), State.OVER),
     Move.UNWANT: dict.fromkeys((State.RUNNING, State.STOPPED), State.OVER),
     Move.GIVE_UP: dict.fromkeys(
@@ -103,7 +104,7 @@ MOVES: Mapping[Move, Mapping[State, State]] = {
 
 MOVES_ROWS = (State.MOVING, State.MOVING_STOPPED, State.MOVING_LEFT)
 
-PUBLISHED = (State.MOVING_LEFT, State.LEFT, State.PUBLISHING, State.COMMITTED)
+LEAVING = (State.MOVING_LEFT, State.LEFT, State.PUBLISHING, State.COMMITTED)
 
 WAITING = (Move.AGAIN, Move.PUBLISH, Move.END)
 """Moves that wait until no row moves. The heartbeat, a drain and the engine never wait."""
@@ -180,9 +181,7 @@ class HeldBatch:
         self.drop_rows()
 
     def lose(self, asked: tuple[int, int]) -> State | None:
-        """The lease with this id and attempt is somebody else's; None where that says nothing of the batch:
-        its rows move, and so its lease is another one in a moment or is already, or it is being published.
-        """
+        """LOSE for the lease with this id and attempt; None also where the batch has another lease by now."""
         with self._changed:
             if asked != (self.lease.batch_id, self.lease.attempt):
                 return None
@@ -203,7 +202,7 @@ class HeldBatch:
     @property
     def publishing(self) -> bool:
         """Whether the batch is between its last row and its end."""
-        return self.state in PUBLISHED
+        return self.state in LEAVING
 
     def _wait_for_rows(self) -> None:
         self._changed.wait_for(lambda: self.state not in MOVES_ROWS)

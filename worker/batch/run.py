@@ -260,8 +260,8 @@ class BatchRunner:
         """What there is to publish; None when no row is finished, or none is wanted."""
         batch = loaded.batch
         loaded.close()
-        if batch.work is not None:
-            self._outcomes.remark(loaded.job, batch.work.remark)
+        if (work := batch.work) is not None:  # who ends the batch meanwhile takes its work away
+            self._outcomes.remark(loaded.job, work.remark)
         error = None if future.cancelled() else future.exception()
         if error is not None and not isinstance(error, KEEPS_ANSWERS):
             batch.stop()  # else rows of it could still go to another child
