@@ -147,7 +147,8 @@ def _tokens(output: Path) -> Tokens:
 def _engine(log: Path) -> dict[str, Any]:
     """The engine's configuration, from the worker's log."""
     for line in log.read_text().splitlines():
-        if '"vllm_started"' in line:
+        # A warning may quote the line of code that writes it.
+        if line.startswith("{") and '"vllm_started"' in line:
             fields: dict[str, Any] = json.loads(line)
             return {
                 name: value
