@@ -134,6 +134,17 @@ def test_vllm_says_when_the_model_loads(tmp_path: Path, monkeypatch: pytest.Monk
     assert set(engine_steps.VLLM_SAYS.values()) == {Step.LOAD, Step.WEIGHTS, Step.WARM_UP}
 
 
+def test_a_record_can_be_copied_where_steps_are_noted(tmp_path: Path) -> None:
+    """With `--profile` each line of a child's log was once the traceback of an error in logging."""
+    before = logging.getLogRecordFactory()
+    try:
+        note_process(StepFile(tmp_path / "profile.jsonl"))
+        copy = logging.makeLogRecord({"name": "child", "msg": "draining"})
+    finally:
+        logging.setLogRecordFactory(before)
+    assert (copy.name, copy.getMessage()) == ("child", "draining")
+
+
 def test_a_child_notes_its_first_row_once(tmp_path: Path) -> None:
     path = tmp_path / "profile.jsonl"
     child = ChildSteps(StepFile(path, {"worker_id": "w"}))

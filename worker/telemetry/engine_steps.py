@@ -26,9 +26,16 @@ def note_process(file: StepFile) -> None:
     make = logging.getLogRecordFactory()
 
     def noted(
-        logger: str, level: int, path: str, number: int, message: object, *rest: Any, **more: Any
+        logger: str | None,
+        level: int,
+        path: str,
+        number: int,
+        message: object,
+        *rest: Any,
+        **more: Any,
     ) -> logging.LogRecord:
-        if logger.startswith("vllm."):
+        # Who copies a record (logging.makeLogRecord, structlog) makes one without a name first.
+        if (logger or "").startswith("vllm."):
             for words, step in VLLM_SAYS.items():
                 if str(message).startswith(words):
                     file.note(step)
