@@ -106,7 +106,7 @@ MOVES_ROWS = (State.MOVING, State.MOVING_STOPPED, State.MOVING_LEFT)
 
 LEAVING = (State.MOVING_LEFT, State.LEFT, State.PUBLISHING, State.COMMITTED)
 
-WAITING = (Move.AGAIN, Move.PUBLISH, Move.END)
+WAITING = (Move.PUBLISH, Move.END)
 """Moves that wait until no row moves. The heartbeat, a drain and the engine never wait."""
 
 

@@ -10,13 +10,9 @@ from nightshift.common import failpoints
 from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches.records import Claimant
-from nightshift.common.settings import Settings
-from nightshift.worker.child_context import ChildContext
 from nightshift.worker.engines.function.host import Rows
-from nightshift.worker.outages import PatientLedger
 from nightshift.worker.runner import Runner
-from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import Window
+from tests.support.child import child_of
 from tests.support.fleet import wait_until
 from tests.support.functions import engine_of
 from tests.support.rig import Rig
@@ -178,21 +174,7 @@ def runner(rig: Rig, name: str, function: Callable[[Rows], Rows] = shout) -> Ite
     who = Claimant("in-process", "default", engine_key(rig, name), "function", "1")
     ledger = Ledger(rig.url)
     engine = engine_of(function, "rules:shout")
-    recorder = Recorder()
-    patient = PatientLedger(ledger, recorder)
-    settings = Settings(lease_seconds=600)
-    found = Runner(
-        ChildContext(
-            who,
-            patient,
-            engine,
-            settings,
-            Window.of_engine(engine.concurrency),
-            recorder,
-            print,
-            print,
-        )
-    )
+    found = Runner(child_of(who, ledger, engine))
     found.draining.set()  # it does not wait for more than there is
     yield found
     found.drain(lambda: 30)

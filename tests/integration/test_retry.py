@@ -33,13 +33,10 @@ from nightshift.producer.results.sample import sample
 from nightshift.producer.retry import retry
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.verify.verify import verify
-from nightshift.worker.child_context import ChildContext
 from nightshift.worker.engines.function.host import Rows
-from nightshift.worker.outages import PatientLedger
 from nightshift.worker.runner import Runner
-from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import Window
 from tests.integration.test_look import Work
+from tests.support.child import child_of
 from tests.support.fleet import (
     Fleet,
     function_spec,
@@ -115,21 +112,7 @@ class Site:
             workers.register(connection, child)
         who = Claimant(child.id, "default", child.engine_key, "function", "1")
         engine = engine_of(function, "rules:moody")
-        settings = Settings(lease_seconds=600)
-        recorder = Recorder()
-        ledger = PatientLedger(self.ledger, recorder)
-        found = Runner(
-            ChildContext(
-                who,
-                ledger,
-                engine,
-                settings,
-                Window.of_engine(engine.concurrency),
-                recorder,
-                print,
-                print,
-            )
-        )
+        found = Runner(child_of(who, self.ledger, engine))
         found.draining.set()
         return found
 

@@ -20,13 +20,10 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.producer.submit.submit import submit
 from nightshift.worker import runner
-from nightshift.worker.child_context import ChildContext
 from nightshift.worker.engines.function.host import Rows
 from nightshift.worker.held_batch import HeldBatch
-from nightshift.worker.outages import PatientLedger
 from nightshift.worker.runner import EMPTY_PAUSES_SECONDS, Runner
-from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import Window
+from tests.support.child import child_of
 from tests.support.fleet import function_spec, wait_until, write_rows
 from tests.support.functions import engine_of
 
@@ -59,21 +56,7 @@ class Fleet:
             )
         who = Claimant(name, "default", child.engine_key, "function", "1")
         engine = engine_of(self._shout, "rules:shout")
-        recorder = Recorder()
-        ledger = PatientLedger(self._ledger, recorder)
-        settings = Settings(lease_seconds=600)
-        return Runner(
-            ChildContext(
-                who,
-                ledger,
-                engine,
-                settings,
-                Window.of_engine(engine.concurrency),
-                recorder,
-                print,
-                print,
-            )
-        )
+        return Runner(child_of(who, self._ledger, engine))
 
     def _shout(self, rows: Rows) -> Rows:
         self.go.wait(60)

