@@ -172,8 +172,9 @@ class HeldBatch:
         with self._changed:
             self._wait_for_rows()
             self.work = work
-            if self.state is not State.RUNNING:
-                work.stop()
+            is_late = self.state is not State.RUNNING
+        if is_late:  # without the lock: a callback of the engine may want it
+            work.stop()
 
     def stop(self) -> None:
         """The engine drops the rows that it has not finished; finished rows are kept."""
