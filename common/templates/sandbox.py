@@ -1,8 +1,8 @@
 """The sandbox of prompt templates: no way out to Python's objects, and bounds on work and memory.
 
 Jinja's own sandbox keeps a template from Python's internals, but allows a string times ten billion,
-and nested loops without end. Here each rendering has a budget (`common/templates/budget.py`), and
-every operation that can make much of little is charged to it (`common/templates/limits.py`).
+and nested loops without end. Here a template has the filters and methods of a list, each row has a budget
+(`common/templates/budget.py`), and what each call makes is charged to the budget (`common/templates/limits.py`).
 """
 
 import re
@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial, wraps
 from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateError, meta, nodes
+from jinja2 import StrictUndefined, Template, TemplateError, Undefined, meta, nodes
 from jinja2.environment import Environment
+from jinja2.exceptions import SecurityError
 from jinja2.nodes import EvalContext
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -54,8 +55,9 @@ def template_columns(template: str) -> frozenset[str]:
     """Names that a template takes from the row; ValueError says why a text is no template."""
     try:
         tree = _ENVIRONMENT.parse(template)
-        names = meta.find_undeclared_variables(tree)
         _refuse_reaching(tree)
+        _refuse_unlisted(tree)
+        names = meta.find_undeclared_variables(tree)
         # Limits of Python itself show only when the template is compiled.
         _ENVIRONMENT.from_string(template)
     except TemplateError as error:
@@ -63,11 +65,6 @@ def template_columns(template: str) -> frozenset[str]:
         raise ValueError(f"template does not parse: {message}") from error
     except (RecursionError, MemoryError, SyntaxError) as error:
         raise ValueError("template is nested too deeply: make it simpler") from error
-    # Jinja itself looks filters and tests up only when a row is rendered.
-    for node in tree.find_all((nodes.Filter, nodes.Test)):
-        known = _ENVIRONMENT.filters if isinstance(node, nodes.Filter) else _ENVIRONMENT.tests
-        if node.name not in known:
-            raise ValueError(f"template uses {node.name!r}, which is no filter or test of Jinja")
     if any(True for _ in meta.find_referenced_templates(tree)):
         raise ValueError("template names another template; it must stand alone")
     return frozenset(names) - frozenset(_ENVIRONMENT.globals)
@@ -79,6 +76,27 @@ def columns_in_order(template: str) -> list[str]:
     tree = _ENVIRONMENT.parse(template)
     found = [node.name for node in tree.find_all(nodes.Name) if node.name in wanted]
     return list(dict.fromkeys(found))
+
+
+def _refuse_unlisted(tree: nodes.Template) -> None:
+    """Refuses what a rendering would: Jinja itself looks names up only when a row is rendered."""
+    for node in tree.find_all((nodes.Filter, nodes.Test)):
+        known = _ENVIRONMENT.filters if isinstance(node, nodes.Filter) else _ENVIRONMENT.tests
+        if node.name not in known:
+            what = "a filter" if isinstance(node, nodes.Filter) else "a test"
+            raise ValueError(
+                f"template uses {node.name!r}, which is not {what} of templates; {_what_works(known)}"
+            )
+    for call in tree.find_all(nodes.Call):
+        if isinstance(call.node, nodes.Getattr) and call.node.attr not in limits.METHODS:
+            raise ValueError(
+                f"template calls {call.node.attr!r}, which is not a method of templates; "
+                f"{_what_works(limits.METHODS)}"
+            )
+
+
+def _what_works(names: Iterable[str]) -> str:
+    return f"what works: {', '.join(sorted(name for name in names if name[0].isalpha()))}"
 
 
 def _refuse_reaching(tree: nodes.Template) -> None:
@@ -142,30 +160,28 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, called: Any, /, *args: Any, **named: Any) -> Any:
         """Functions, macros and methods of the row's values."""
+        uncharged = partial(super().call, context, called)
         # Jinja wraps a string's own `format`.
         receiver = getattr(getattr(called, "__wrapped__", called), "__self__", None)
-        at = 1 if receiver is not None and receiver is not self else 0
-        uncharged = super().call
-
-        def run(*values: Any, **named: Any) -> Any:
-            return uncharged(context, called, *values[at:], **named)
-
-        values = (receiver, *args) if at else args
-        return limits.charged(getattr(called, "__name__", ""), run, values, named)
+        if receiver is None:
+            return limits.charged(limits.nothing, uncharged, args, named)
+        cost = limits.METHODS.get(called.__name__)
+        if cost is None:
+            raise SecurityError(f"{called.__name__} is not a method of templates")
+        return limits.charged(
+            cost, lambda _, *values, **rest: uncharged(*values, **rest), (receiver, *args), named
+        )
 
     def _generate(self, source: nodes.Template, *args: Any, **named: Any) -> str:
         return super()._generate(_Metered().visit(source), *args, **named)
 
 
-def _metered_filter(name: str, run: Any) -> Any:
-    # The method named `format` takes braces, the filter percent signs.
-    name = "%" if name == "format" else name
-
+def _metered_filter(run: Any, cost: limits.Cost) -> Any:
     @wraps(run)
     def metered(*args: Any, **named: Any) -> Any:
         inner = (Context, EvalContext, Environment)
         at = 1 if args and isinstance(args[0], inner) else 0
-        return limits.charged(name, partial(run, *args[:at]), args[at:], named)
+        return limits.charged(cost, partial(run, *args[:at]), args[at:], named)
 
     return metered
 
@@ -179,6 +195,11 @@ def _joined(values: Sequence[Any]) -> str:
 def _printed(_context: Context, value: object) -> object:
     if value is None:
         raise ValueError("it prints a column that is null (write {{ column or '' }} to allow it)")
+    if callable(value) and not isinstance(value, Undefined):
+        name = getattr(value, "__name__", "a function")
+        raise ValueError(
+            f"it prints the method {name!r} (write {{{{ column['{name}'] }}}} for a field)"
+        )
     return paid(value) if isinstance(value, str) else paid(str(paid(value)))
 
 
@@ -195,7 +216,8 @@ def _environment() -> _Sandbox:
     # Makes random text: a row that runs again would get another prompt.
     del environment.globals["lipsum"]
     environment.filters = {
-        name: _metered_filter(name, run) for name, run in environment.filters.items()
+        name: _metered_filter(environment.filters[name], cost)
+        for name, cost in limits.FILTERS.items()
     }
     environment.filters |= {"_counted": counted, "_joined": _joined, "_weighed": paid}
     return environment

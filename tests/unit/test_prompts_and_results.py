@@ -99,7 +99,7 @@ def test_a_row_may_bring_its_own_longest_answer() -> None:
     "template",
     [
         "{{ text.__len__ }}",
-        "{{ text|attr('__cla%s__' % 'ss') }}",
+        "{{ [text]|map(attribute='__cla%s__' % 'ss')|first }}",
         "{{ '{0.__dict__}'.format(text) }}",
     ],
 )
