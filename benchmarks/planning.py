@@ -16,9 +16,9 @@ import typer
 
 from benchmarks import report
 from benchmarks.report import Line, Median
+from nightshift.common.formats.jsonl.plan import scan_lines
 from nightshift.common.spec import InputSpec
 from nightshift.producer.submit.planning import planner
-from nightshift.producer.submit.planning.line_scan import scan_lines
 
 FILES, FILE_ROWS = 1000, 100_000
 """100 million rows: one column, all nulls, so that footers are real and files are small."""

@@ -15,7 +15,7 @@ from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import SourceChanged
 from nightshift.common.formats.jsonl.columns import misfit, to_array
-from nightshift.common.formats.parquet import reader as parquet
+from nightshift.common.formats.parquet import read as parquet
 from nightshift.common.formats.parquet.footer import METADATA_PREFIX, read_footer
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import table_of

@@ -16,9 +16,9 @@ from nightshift.common.descriptor import Descriptor, SourceFile
 from nightshift.common.errors import SourceChanged
 from nightshift.common.formats import arranged, hive, input_copies, source_files
 from nightshift.common.formats.jsonl import openai_batch
-from nightshift.common.formats.jsonl import reader as jsonl
+from nightshift.common.formats.jsonl import read as jsonl
 from nightshift.common.formats.jsonl.lines import parse_line
-from nightshift.common.formats.parquet import reader as parquet
+from nightshift.common.formats.parquet import read as parquet
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import table_of
 from nightshift.common.row_errors import Failure

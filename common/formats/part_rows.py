@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 from nightshift.common import provenance, storage
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.formats import output_schema
-from nightshift.common.formats.jsonl import reader as jsonl_reader
-from nightshift.common.formats.jsonl import writer as jsonl_writer
-from nightshift.common.formats.parquet import reader as parquet_reader
-from nightshift.common.formats.parquet import writer as parquet_writer
+from nightshift.common.formats.jsonl import read as jsonl_reader
+from nightshift.common.formats.jsonl import write as jsonl_writer
+from nightshift.common.formats.parquet import read as parquet_reader
+from nightshift.common.formats.parquet import write as parquet_writer
 from nightshift.common.formats.parquet.footer import METADATA_PREFIX, read_footer
 from nightshift.common.formats.part_names import is_bare
 from nightshift.common.formats.values import to_list

@@ -12,7 +12,7 @@ from pyarrow import csv
 from nightshift.common import storage
 from nightshift.common.errors import ArchiveTaken, BadInput
 from nightshift.common.formats import part_names
-from nightshift.common.formats.parquet import writer
+from nightshift.common.formats.parquet import write as writer
 from nightshift.common.ledger import Connection, Ledger
 from nightshift.common.ledger.jobs import archives
 from nightshift.common.ledger.jobs.archives import Archive, ArchiveFile

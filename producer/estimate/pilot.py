@@ -13,7 +13,7 @@ from rich.prompt import Confirm
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import part_rows
+from nightshift.common.formats import part_rows, reading
 from nightshift.common.formats.values import to_rows
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import jobs
@@ -32,7 +32,6 @@ from nightshift.producer.results.sample import sample
 from nightshift.producer.submit import auto_args
 from nightshift.producer.submit.checks import refuse_read_as_input
 from nightshift.producer.submit.intake import Within
-from nightshift.producer.submit.planning import reading
 from nightshift.producer.submit.submit import submit, survey, within_roots
 from nightshift.producer.submit.submitted import Submitted
 from nightshift.producer.views import progress, row_tables

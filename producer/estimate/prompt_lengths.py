@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nightshift.common.formats import reading
 from nightshift.common.formats.input_rows import Rows
 from nightshift.common.formats.jsonl.lines import parse_line
 from nightshift.common.formats.values import to_rows
@@ -28,7 +29,6 @@ from nightshift.common.templates.chats import chat
 from nightshift.common.templates.sandbox import compiled, rendered_all
 from nightshift.common.text import CHARACTERS_A_TOKEN
 from nightshift.producer.estimate import forecast
-from nightshift.producer.submit.planning import reading
 
 MOST_SECONDS = 20.0
 """Longest CPU time for the prompts of a sample; usual ones take less than a millisecond each."""

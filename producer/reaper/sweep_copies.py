@@ -8,12 +8,11 @@ directory; and `nightshift gc` copies that were only begun.
 from functools import partial
 from itertools import chain
 
-from nightshift.common.formats import input_copies
+from nightshift.common.formats import convert, input_copies
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import job_submit, jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.producer.reaper.output_directory import warn_left
-from nightshift.producer.submit.planning import convert
 
 
 def sweep_copies(ledger: Ledger, job: Job) -> None:

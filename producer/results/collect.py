@@ -8,15 +8,16 @@ import pyarrow as pa
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, Permanent
 from nightshift.common.formats import part_rows
+from nightshift.common.formats.csv import write as csv_writer
 from nightshift.common.formats.jsonl import openai_batch
-from nightshift.common.formats.jsonl import writer as jsonl_writer
+from nightshift.common.formats.jsonl import write as jsonl_writer
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts
 from nightshift.common.spec import REQUEST_ID, RequestsTask
 from nightshift.producer.external_sort.boxes import in_order
-from nightshift.producer.results import csv_file, part_files, target_file, vectors
+from nightshift.producer.results import part_files, target_file, vectors
 from nightshift.producer.results.with_input import with_input
 
 CSV = ".csv"
@@ -74,7 +75,7 @@ def collect(
         return vectors.write(target, ahead, schema, job.spec.input.id)
     kind = FORMATS[suffix]
     if kind is None:
-        written = csv_file.write(target, ahead, schema)
+        written = csv_writer.write(target, ahead, schema)
     elif kind == "jsonl" and isinstance(job.spec.task, RequestsTask):
         written = _write_requests(target, ahead)
     else:

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from nightshift.common import storage
-from nightshift.common.formats.jsonl.writer import encode_row
+from nightshift.common.formats.jsonl.write import encode_row
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job

@@ -12,6 +12,7 @@ import structlog
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, Retryable
+from nightshift.common.formats import reading
 from nightshift.common.formats.jsonl.lines import MOST_LINE_BYTES
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.connection import Connection
@@ -26,7 +27,6 @@ from nightshift.producer.serve.ledger import quotas, tenant_jobs, tenants
 from nightshift.producer.serve.ledger.keys import Caller
 from nightshift.producer.serve.ledger.tenants import Tenant
 from nightshift.producer.serve.tenants import limits
-from nightshift.producer.submit.planning import reading
 
 if TYPE_CHECKING:
     from nightshift.producer.submit.submitted import Submitted

@@ -5,6 +5,7 @@ from itertools import count
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import output_schema
+from nightshift.common.formats.convert import Converter
 from nightshift.common.ledger import Ledger, Row, audit_log
 from nightshift.common.ledger.jobs import (
     archives,
@@ -23,7 +24,6 @@ from nightshift.producer.closed_jobs import bring_back
 from nightshift.producer.submit.arrange.arrange import restore
 from nightshift.producer.submit.changes import Changes, changes
 from nightshift.producer.submit.output_owner import OwnedDirectory
-from nightshift.producer.submit.planning.convert import Converter
 from nightshift.producer.submit.submitted import (
     Submitted,
     differing_sections,

@@ -20,7 +20,14 @@ from datetime import datetime
 from nightshift.common import permits, storage
 from nightshift.common.errors import BadInput, LeaseLost, StorageUnavailable
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.formats import hive, input_copies, output_schema, part_names
+from nightshift.common.formats import (
+    convert,
+    hive,
+    input_copies,
+    output_schema,
+    part_names,
+    reading,
+)
 from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.holds import Hold
@@ -47,7 +54,7 @@ from nightshift.producer.submit.arrange.arrange import ArrangedPlan, arranged_pl
 from nightshift.producer.submit.existing import existing_job
 from nightshift.producer.submit.output_owner import OwnedDirectory
 from nightshift.producer.submit.paths import resolved
-from nightshift.producer.submit.planning import convert, planner, reading
+from nightshift.producer.submit.planning import planner
 from nightshift.producer.submit.planning.planner import Plan
 from nightshift.producer.submit.submitted import Submitted
 from nightshift.producer.submit.unique_ids_of_job import Known

@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import source_files
+from nightshift.common.formats import convert, reading, source_files
 from nightshift.common.formats.jsonl.lines import is_blank, parse_line
 from nightshift.common.formats.jsonl.openai_batch import id_of
-from nightshift.common.formats.jsonl.reader import HEAD_ROWS
+from nightshift.common.formats.jsonl.read import HEAD_ROWS
 from nightshift.common.spec import JobSpec, RequestsTask
 from nightshift.common.spec.tasks.requests import ENDPOINTS
 from nightshift.common.storage import FileInfo
-from nightshift.producer.submit.planning import convert, reading
 
 MOST_SUSPECTS = 8
 """Repeated hashes whose ids are compared; a repeated hash of different ids is a rare accident."""

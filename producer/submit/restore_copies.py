@@ -71,8 +71,8 @@ def _gone(
 
 def _make(job: Job, to_convert: Sequence[SourceFile], to_sort: dict[str, list[SourceFile]]) -> None:
     # DuckDB and Arrow are loaded here, where a copy is gone, and nowhere else by a server.
+    from nightshift.common.formats.convert import Converter
     from nightshift.producer.submit.arrange import arrange
-    from nightshift.producer.submit.planning.convert import Converter
 
     converter = Converter(job.spec.input, job.output_uri)
     for file in to_convert:

@@ -210,7 +210,7 @@ MUTANTS = (
     ),
     Mutant(
         "a sweep of copies holds its lock until the last removal",
-        "producer/submit/planning/convert.py",
+        "common/formats/convert.py",
         "            before()\n",
         "",
         (f"{GROWTH}::test_a_sweep_that_lost_its_lock_takes_no_copy_of_a_later_append",),
@@ -487,7 +487,7 @@ MUTANTS = (
     ),
     Mutant(
         "bytes of a batch",
-        "producer/submit/planning/batch_cuts.py",
+        "common/formats/parquet/plan.py",
         "if all(batch_rows * row_bytes <= batch_bytes for _, row_bytes in averages):",
         "if True:",
         ("tests/unit/test_planner.py::test_a_batch_of_large_documents_is_bounded_by_its_bytes",),
@@ -503,7 +503,7 @@ MUTANTS = (
     ),
     Mutant(
         "bytes of the lines of a batch",
-        "producer/submit/planning/batch_cuts.py",
+        "common/formats/parquet/plan.py",
         "if not scan.rows or int(np.subtract(scan.ends, starts).max()) <= batch_bytes:",
         "if True:",
         ("tests/unit/test_planner.py::test_planner_and_reader_agree_on_every_line",),

@@ -342,7 +342,7 @@ def test_a_sweep_that_lost_its_lock_takes_no_copy_of_a_later_append(
 ) -> None:
     """A reaper freezes between its list of copies and the first removal, and Postgres ends its
     transaction; an append that finds the copy of an earlier one stores its files meanwhile."""
-    from nightshift.producer.submit.planning import convert
+    from nightshift.common.formats import convert
 
     site.submit_files(("a.jsonl", 15))
     assert site.done() is JobState.COMPLETED

@@ -9,11 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightshift.common.errors import BadInput
+from nightshift.common.formats import reading
+from nightshift.common.formats.convert import lines
+from nightshift.common.formats.jsonl import plan as line_scan
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.producer.estimate.row_sample import sample_rows
-from nightshift.producer.submit.planning import line_scan, reading
-from nightshift.producer.submit.planning.convert import lines
 from nightshift.producer.submit.planning.planner import Plan
 from nightshift.producer.submit.submit import survey
 from tests.support.arrow_memory import counted

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, SourceChanged
-from nightshift.common.formats import input_copies, input_rows
+from nightshift.common.formats import convert, input_copies, input_rows
+from nightshift.common.formats.csv import records
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import parse_spec
-from nightshift.producer.submit.planning import convert, csv_input, planner
+from nightshift.producer.submit.planning import planner
 
 PACK = {
     "": bytes,
@@ -245,7 +246,7 @@ def test_a_column_has_the_type_that_all_its_texts_come_back_from(tmp_path, texts
 
 
 def test_a_type_is_that_of_all_files_and_rows_however_late_they_come(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_input, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(records, "BLOCK_BYTES", 1000)
     many = b"".join(b"%d,%d\n" % (at, at) for at in range(3000))
     put(
         tmp_path,
@@ -310,7 +311,7 @@ def test_a_text_is_not_changed_to_fit_the_type_of_a_parquet_file(tmp_path, kind,
 
 
 def test_a_record_of_another_width_is_a_bad_row_in_its_place(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_input, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(records, "BLOCK_BYTES", 500)
     lines = [f"{at},v" for at in range(5000)]
     strange = {1200, 1201, 1202, 3333, 4999}
     for at in strange:
@@ -343,7 +344,7 @@ def test_a_record_of_another_width_is_a_bad_row_in_its_place(tmp_path, monkeypat
     ],
 )
 def test_what_is_no_csv_is_refused_with_one_sentence(tmp_path, monkeypatch, content, why):
-    monkeypatch.setattr(csv_input, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(records, "BLOCK_BYTES", 2000)
     put(tmp_path, **{"a.csv": content})
     with pytest.raises(BadInput, match=why) as caught:
         plan(spec_of(tmp_path))
@@ -353,7 +354,7 @@ def test_what_is_no_csv_is_refused_with_one_sentence(tmp_path, monkeypatch, cont
 
 @pytest.mark.parametrize("text", ['"oops', 'oops,"', '"'])
 def test_a_quote_that_nothing_closes_is_refused_and_swallows_no_rows(tmp_path, monkeypatch, text):
-    monkeypatch.setattr(csv_input, "BLOCK_BYTES", 2**17)
+    monkeypatch.setattr(records, "BLOCK_BYTES", 2**17)
     lines = [f'{at},"say ""{at}""\n5"" disk"' for at in range(5000)]
     lines[1999] = f"1999,{text}"
     put(tmp_path, **{"a.csv": "\n".join(["id,text", *lines[:1999], *["7,x"] * 9]).encode()})
@@ -363,7 +364,7 @@ def test_a_quote_that_nothing_closes_is_refused_and_swallows_no_rows(tmp_path, m
         with pytest.raises(BadInput, match=r"a\.csv row 2000: a quote opens a field that is open"):
             plan(spec_of(tmp_path, limit=limit))
     assert len(rows_of(spec_of(tmp_path, limit=1999))) == 1999
-    monkeypatch.setattr(csv_input, "BLOCK_BYTES", 5000)
+    monkeypatch.setattr(records, "BLOCK_BYTES", 5000)
     with pytest.raises(BadInput, match=r"a\.csv is no CSV .* maybe of an open quote"):
         plan(spec_of(tmp_path))
 
@@ -400,7 +401,7 @@ def test_records_of_another_width_end_the_reading_early(tmp_path, monkeypatch):
     many = b"".join(b"%d;x,y,z\n" % at for at in range(20_000))
     put(tmp_path, **{"a.csv": b"id;x\n" + many})
     seen = 0
-    read = csv_input._WithLastRecord.read
+    read = records._WithLastRecord.read
 
     def counted(stream, size):
         nonlocal seen
@@ -408,16 +409,16 @@ def test_records_of_another_width_end_the_reading_early(tmp_path, monkeypatch):
         seen += len(data)
         return data
 
-    monkeypatch.setattr(csv_input._WithLastRecord, "read", counted)
-    monkeypatch.setattr(csv_input, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(records._WithLastRecord, "read", counted)
+    monkeypatch.setattr(records, "BLOCK_BYTES", 1000)
     with pytest.raises(BadInput, match=r"row 1: 3 fields in place of 1: correct it, or set"):
         plan(spec_of(tmp_path))
     assert seen < 50_000
 
 
 def test_records_of_another_width_without_a_right_one_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_input, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr(csv_input, "MOST_WRONG", 300)
+    monkeypatch.setattr(records, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(records, "MOST_WRONG", 300)
     good, strange = b"1,2\n" * 1500, b"1\n"
     put(tmp_path, **{"a.csv": b"id,x\n" + good + strange * 300})
     assert len(rows_of(spec_of(tmp_path))) == 1800
@@ -447,7 +448,7 @@ def test_a_header_alone_is_no_rows_with_or_without_its_line_end(tmp_path, header
     ],
 )
 def test_the_suffix_alone_says_that_fields_are_separated_by_tabs(name, delimiter):
-    assert csv_input.delimiter_of(f"s3://bucket/{name}", None) == delimiter
+    assert records.delimiter_of(f"s3://bucket/{name}", None) == delimiter
 
 
 @pytest.mark.parametrize(
@@ -542,7 +543,7 @@ def test_a_second_plan_makes_no_copy_again_and_other_options_make_another(tmp_pa
 
 @pytest.mark.parametrize("limit", [1, 10, 1500, 2999, 3000, 5000])
 def test_a_limit_ends_the_copying_early(tmp_path, limit, monkeypatch):
-    monkeypatch.setattr(csv_input, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(records, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(convert, "CHUNK_BYTES", 1000)
     put(
         tmp_path,
@@ -591,13 +592,13 @@ def test_a_copy_under_a_limit_is_found_again_and_made_again_as_it_was(tmp_path, 
 
 def test_what_changes_while_it_is_copied_leaves_no_copy(tmp_path, monkeypatch):
     put(tmp_path, **{"a.csv": b"id\n1\n"})
-    header = csv_input.header
+    header = records.header
 
     def change(uri, head, delimiter):
         put(tmp_path, **{"a.csv": b"id\n1\n2\n"})
         return header(uri, head, delimiter)
 
-    monkeypatch.setattr(csv_input, "header", change)
+    monkeypatch.setattr(records, "header", change)
     with pytest.raises(BadInput, match=r"a\.csv changed while it was read: submit when it is"):
         plan(spec_of(tmp_path))
     assert copies(tmp_path) == []

@@ -16,7 +16,7 @@ from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceF
 from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
 from nightshift.common.formats import part_rows, source_files
 from nightshift.common.formats.input_rows import read_file_rows
-from nightshift.common.formats.jsonl import reader
+from nightshift.common.formats.jsonl import read as reader
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import InputSpec
 from nightshift.common.states import RowErrorKind

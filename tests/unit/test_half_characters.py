@@ -7,11 +7,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from nightshift.common.formats.jsonl import half_characters
+from nightshift.common.formats.jsonl.half_characters import HalfCharacters
 from nightshift.common.formats.jsonl.lines import parse_line
 from nightshift.common.spec import InputSpec
 from nightshift.common.text import MARK
-from nightshift.producer.submit.planning import half_characters, planner
-from nightshift.producer.submit.planning.half_characters import HalfCharacters
+from nightshift.producer.submit.planning import planner
 
 PIECES = st.sampled_from(["\ud800", "\udc00", "\U0001f600", "\\", "ud800", "a", "\u4e2d"])
 TEXTS = st.lists(PIECES, max_size=6).map("".join)

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from nightshift.common import storage
-from nightshift.producer.submit.planning import line_scan
-from nightshift.producer.submit.planning.line_scan import scan_lines
+from nightshift.common.formats.jsonl import plan
+from nightshift.common.formats.jsonl.plan import scan_lines
 
 CONTENT = st.lists(
     st.sampled_from([b"\n", b"\n\n", b"\r\n", b" ", b"\t", b"\x0b", b"\x00", b"{", b"\xc3\xa4"])
@@ -49,7 +49,7 @@ def scanned(uri: str, batch_rows: int, limit: int | None = None) -> tuple[int, i
 def test_every_row_and_every_end_is_where_a_plain_reader_finds_it(
     tmp_path, monkeypatch, content, batch_rows, limit, chunk_bytes
 ):
-    monkeypatch.setattr(line_scan, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(plan, "CHUNK_BYTES", chunk_bytes)
     path = tmp_path / "a.jsonl"
     path.write_bytes(content)
     assert scanned(str(path), batch_rows, limit) == plain(content, batch_rows, limit)
@@ -60,7 +60,7 @@ def test_every_row_and_every_end_is_where_a_plain_reader_finds_it(
     "line", [b"1\n", b'{"a": 1}\n', b"\n \n{}\r\n\n", b"{" + b"y" * 5000 + b"\n"]
 )
 def test_files_of_many_chunks_are_scanned_alike(tmp_path, monkeypatch, line, batch_rows):
-    monkeypatch.setattr(line_scan, "CHUNK_BYTES", 2**17)
+    monkeypatch.setattr(plan, "CHUNK_BYTES", 2**17)
     content = b'{"first": 0}\n' + line * (5 * 2**17 // len(line)) + b"{}"
     path = tmp_path / "a.jsonl"
     path.write_bytes(content)

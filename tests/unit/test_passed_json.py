@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nightshift.common.formats import input_rows, output_schema, part_rows
-from nightshift.common.formats.jsonl.reader import HEAD_ROWS
+from nightshift.common.formats.jsonl.read import HEAD_ROWS
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_rows
 from nightshift.common.row_errors import Failure

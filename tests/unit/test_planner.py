@@ -17,13 +17,14 @@ from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.formats.input_rows import read_file_rows
+from nightshift.common.formats.jsonl import plan as line_scan
 from nightshift.common.formats.parquet import decoded_size
+from nightshift.common.formats.parquet.plan import cut_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import InputSpec, parse_spec
 from nightshift.common.spec.sections import BATCH_BYTES
 from nightshift.producer.submit.checks import check_columns
-from nightshift.producer.submit.planning import line_scan, planner
-from nightshift.producer.submit.planning.batch_cuts import cut_rows
+from nightshift.producer.submit.planning import planner
 from nightshift.producer.submit.planning.planner import Plan
 
 

@@ -12,7 +12,7 @@ from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import SourceChanged, StorageUnavailable
 from nightshift.common.formats.input_rows import read_file_rows
-from nightshift.common.formats.parquet import reader
+from nightshift.common.formats.parquet import read as reader
 from nightshift.common.formats.parquet.read_cache import ReadCache, RowGroupStream
 from nightshift.common.formats.parquet.row_groups import RowGroup
 from nightshift.common.storage import streams

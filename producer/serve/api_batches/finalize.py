@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from nightshift.common import storage
 from nightshift.common.errors import LeaseLost, LedgerUnavailable, Permanent
 from nightshift.common.failpoints import Moment, reached
+from nightshift.common.formats import convert
 from nightshift.common.formats.jsonl.lines import is_blank, parse_line
 from nightshift.common.formats.jsonl.openai_batch import id_of
 from nightshift.common.ledger import Connection, Ledger
@@ -35,7 +36,6 @@ from nightshift.producer.serve.ledger import (
     ids,
 )
 from nightshift.producer.serve.ledger.api_batches import ApiBatch, ApiBatchStatus
-from nightshift.producer.submit.planning import convert
 
 log = structlog.get_logger(__name__)
 

@@ -6,6 +6,7 @@ from typing import Any
 import structlog
 
 from nightshift.common.errors import BadInput, LeaseLost, Retryable
+from nightshift.common.formats import convert
 from nightshift.common.formats.jsonl.lines import MOST_LINE_BYTES
 from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.holds import Hold
@@ -29,7 +30,6 @@ from nightshift.producer.serve.ledger.api_batches import ApiBatch
 from nightshift.producer.serve.ledger.files import File
 from nightshift.producer.serve.model_table import ModelTable, ServedModel
 from nightshift.producer.serve.tenants import limits as tenant_limits
-from nightshift.producer.submit.planning import convert
 from nightshift.producer.submit.submit import submit
 
 log = structlog.get_logger(__name__)

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from nightshift.common.errors import BadInput, NightshiftError
+from nightshift.common.formats import reading
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.spec.parse import parse_yaml
@@ -36,7 +37,6 @@ from nightshift.producer.serve.model_table import ModelTable
 from nightshift.producer.serve.v1 import files
 from nightshift.producer.serve.v1.multipart import FormWithFile
 from nightshift.producer.submit.names import job_name
-from nightshift.producer.submit.planning import reading
 
 FIRST_ROWS = 5
 """Rows that are shown before a job runs."""

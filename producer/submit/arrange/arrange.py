@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
-from nightshift.common.formats import arranged, input_copies
+from nightshift.common.formats import arranged, input_copies, reading
 from nightshift.common.formats.arranged import OFFSET, Columns
+from nightshift.common.formats.parquet import plan as batch_cuts
 from nightshift.common.formats.parquet.footer import read_footer
 from nightshift.common.spec import JobSpec, VllmEngineSpec, digest
 from nightshift.common.storage import FileInfo
@@ -21,7 +22,7 @@ from nightshift.producer.submit.arrange import copy
 from nightshift.producer.submit.arrange.order import sort_columns
 from nightshift.producer.submit.arrange.sample import sharing_sample
 from nightshift.producer.submit.arrange.savings import Worth, kept_tokens, worth
-from nightshift.producer.submit.planning import batch_cuts, planner, reading
+from nightshift.producer.submit.planning import planner
 from nightshift.producer.submit.planning.planner import Plan
 
 READ_ROWS = 4096

@@ -19,7 +19,7 @@ from nightshift.common.descriptor import Descriptor
 from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
 from nightshift.common.formats import arranged, input_rows
 from nightshift.common.formats.arranged import Columns
-from nightshift.common.formats.parquet.writer import regrouped
+from nightshift.common.formats.parquet.write import regrouped
 from nightshift.common.formats.values import table_of, to_list
 from nightshift.common.spec import GenerateTask, JobSpec
 from nightshift.producer.external_sort.boxes import in_order

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 from nightshift.common.descriptor import Descriptor
-from nightshift.common.formats import input_rows
+from nightshift.common.formats import input_rows, reading
 from nightshift.common.formats.input_rows import Rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import JobSpec
-from nightshift.producer.submit.planning import reading
 from nightshift.producer.submit.planning.planner import Plan
 
 

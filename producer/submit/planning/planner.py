@@ -15,17 +15,17 @@ import pyarrow as pa
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, InputFormat, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import hive, input_copies, source_files
-from nightshift.common.formats.jsonl import openai_batch
-from nightshift.common.formats.jsonl.reader import HEAD_ROWS, head_schema
+from nightshift.common.formats import hive, input_copies, reading, source_files
+from nightshift.common.formats.convert import Converter
+from nightshift.common.formats.jsonl import half_characters, openai_batch
+from nightshift.common.formats.jsonl.half_characters import HalfCharacters
+from nightshift.common.formats.jsonl.plan import Scan, scan_lines
+from nightshift.common.formats.jsonl.read import HEAD_ROWS, head_schema
+from nightshift.common.formats.parquet import plan as batch_cuts
 from nightshift.common.formats.parquet.footer import Footer, input_schema, known_nulls, read_footer
 from nightshift.common.spec import InputSpec
 from nightshift.common.spec.sections import BATCH_BYTES
 from nightshift.common.storage import FileInfo
-from nightshift.producer.submit.planning import batch_cuts, half_characters, reading
-from nightshift.producer.submit.planning.convert import Converter
-from nightshift.producer.submit.planning.half_characters import HalfCharacters
-from nightshift.producer.submit.planning.line_scan import Scan, scan_lines
 from nightshift.producer.submit.planning.schema_merge import merge_schemas
 
 PLANNING_THREADS = 16

@@ -8,9 +8,9 @@ import re
 from itertools import islice
 
 from nightshift.common import storage
+from nightshift.common.formats import reading
 from nightshift.common.formats.jsonl.lines import content_start, is_blank
 from nightshift.common.text import has_half_characters
-from nightshift.producer.submit.planning import reading
 
 _HIGH = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"

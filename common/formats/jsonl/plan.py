@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nightshift.common import storage
+from nightshift.common.formats import reading
+from nightshift.common.formats.jsonl.half_characters import HalfCharacters
 from nightshift.common.formats.jsonl.lines import content_start
-from nightshift.producer.submit.planning import reading
-from nightshift.producer.submit.planning.half_characters import HalfCharacters
 
 CHUNK_BYTES = 1024 * 1024
 """Size of what is read at once. Threads that read ahead took twice the CPU, and no less time (measured)."""

@@ -20,18 +20,14 @@ import pyarrow.parquet as pq
 from nightshift.common import storage
 from nightshift.common.descriptor import InputFormat, SourceFile
 from nightshift.common.errors import BadInput, StorageUnavailable
-from nightshift.common.formats import input_copies, source_files
+from nightshift.common.formats import input_copies, reading, source_files, unpacking
+from nightshift.common.formats.csv import records as csv_input
+from nightshift.common.formats.jsonl import plan
 from nightshift.common.formats.jsonl.lines import content_start, is_blank
-from nightshift.common.formats.parquet.writer import regrouped
+from nightshift.common.formats.parquet.write import regrouped
 from nightshift.common.spec import InputSpec
 from nightshift.common.storage import FileInfo
 from nightshift.common.storage.unfinished import final_name
-from nightshift.producer.submit.planning import (
-    csv_input,
-    line_scan,
-    reading,
-    unpacking,
-)
 
 MOST_AT_ONCE = 4
 """Most conversions that run at once: each holds a row group and some blocks of its file."""
@@ -132,7 +128,7 @@ def _write_lines(info: FileInfo, limit: int | None, sink: BinaryIO) -> None:
     bounds = reading.current()
     with _open_stream(info.uri, counted=True) as stream:
         if limit is None:
-            counter = line_scan.RowCount() if bounds.counts_rows else None
+            counter = plan.RowCount() if bounds.counts_rows else None
             while chunk := stream.read(CHUNK_BYTES):
                 if counter is not None:
                     bounds.check_rows(counter.add(chunk))

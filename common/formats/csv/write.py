@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from nightshift.common import storage
-from nightshift.common.formats.jsonl import writer as jsonl
+from nightshift.common.formats.jsonl import write as jsonl
 
 PLAIN = (
     pa.types.is_boolean,

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Iterator
 import numpy as np
 
 from nightshift.common import storage
+from nightshift.common.formats.jsonl.plan import Scan, row_ends
 from nightshift.common.formats.parquet import decoded_size
 from nightshift.common.formats.parquet.footer import Footer
-from nightshift.producer.submit.planning.line_scan import Scan, row_ends
 
 
 def cut_rows(
