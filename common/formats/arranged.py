@@ -102,7 +102,7 @@ def read(
         )
         held = [name for name in names if not pa.types.is_null(schema.field(name).type)]
         own = [field.name for field in OWN]
-        table, damaged, _ = parquet.read(Descriptor(copy, here), [*own, *held], cache)
+        table, damaged, _ = parquet.rows_of(Descriptor(copy, here), [*own, *held], cache)
     except FileNotFoundError as error:
         raise _unreadable(source, "is gone") from error
     if damaged:

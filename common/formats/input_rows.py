@@ -5,7 +5,7 @@ that stand in the path of the file.
 """
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -15,19 +15,13 @@ from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, SourceFile
 from nightshift.common.errors import SourceChanged
 from nightshift.common.formats import arranged, hive, input_copies, source_files
-from nightshift.common.formats.jsonl import openai_batch
 from nightshift.common.formats.jsonl import read as jsonl
-from nightshift.common.formats.jsonl.lines import parse_line
-from nightshift.common.formats.parquet import read as parquet
+from nightshift.common.formats.known import FORMATS
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import table_of
 from nightshift.common.row_errors import Failure
 from nightshift.common.spec import JobSpec
 from nightshift.common.states import RowErrorKind
-
-Found = tuple[pa.Table, dict[int, Failure], Callable[[int], str]]
-"""The rows of a batch in order, null where they are bad; why rows are bad, by row index; and a
-function that names the place of a row in its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +150,8 @@ def read_file_rows(
     """
     wanted = list(descriptor.rows)
     try:
-        table, found, place = _read(descriptor, columns, cache, schema, fixed)
+        read = FORMATS[descriptor.source.format].read
+        table, found, place = read(descriptor, columns, cache, schema, fixed)
         if id_column is not None:
             has_ids = id_column in table.column_names
             ids = table.column(id_column) if has_ids else pa.nulls(table.num_rows)
@@ -196,45 +191,3 @@ def _taken(table: pa.Table, places: Sequence[int]) -> pa.Table:
     """The rows at these places; Arrow's take forgets the rows of a table without columns."""
     taken = table.take(pa.array(places, pa.int64()))
     return taken if table.num_columns else table_of({}, len(places))
-
-
-def _read(
-    descriptor: Descriptor,
-    columns: Sequence[str] | None,
-    cache: ReadCache,
-    schema: pa.Schema,
-    fixed: Collection[str],
-) -> Found:
-    source = descriptor.source
-    if source.format in ("jsonl", "openai"):
-        parse = openai_batch.parse_request if source.format == "openai" else parse_line
-        try:
-            return jsonl.read(descriptor, columns, schema, parse, fixed)
-        finally:
-            # After the read, and whatever became of it: another file has other lines there.
-            source_files.check_unchanged(source)
-    # Before, since what the cache holds is not read again.
-    source_files.check_unchanged(source)
-    is_csv = source.format == "csv"
-    names = [*columns, input_copies.WHY] if is_csv and columns is not None else columns
-    table, bad, place = parquet.read(descriptor, names, cache)
-    if not is_csv:
-        return _typed_nulls(table, schema), bad, place
-    wanted = list(descriptor.rows)
-    for index, why in zip(wanted, table.column(input_copies.WHY).to_pylist(), strict=True):
-        if why is not None:
-            bad[index] = Failure(RowErrorKind.BAD_RECORD, why)
-    converted, misfits = input_copies.converted(table.drop_columns(input_copies.WHY), schema)
-    for at, why in misfits.items():
-        bad.setdefault(wanted[at], Failure(RowErrorKind.BAD_TYPE, why))
-    return converted, bad, place
-
-
-def _typed_nulls(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Columns of only nulls get the type that other files give them."""
-    planned = dict(zip(schema.names, schema.types, strict=True))
-    for at, column in enumerate(table.schema):
-        if pa.types.is_null(column.type) and column.name in planned:
-            typed = table.column(at).cast(planned[column.name])
-            table = table.set_column(at, column.name, typed)
-    return table

@@ -10,13 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightshift.common import provenance, storage
-from nightshift.common.descriptor import RowRanges
+from nightshift.common.descriptor import InputFormat, RowRanges
 from nightshift.common.formats import output_schema
-from nightshift.common.formats.jsonl import read as jsonl_reader
-from nightshift.common.formats.jsonl import write as jsonl_writer
-from nightshift.common.formats.parquet import read as parquet_reader
-from nightshift.common.formats.parquet import write as parquet_writer
-from nightshift.common.formats.parquet.footer import METADATA_PREFIX, read_footer
+from nightshift.common.formats.known import FORMATS
 from nightshift.common.formats.part_names import is_bare
 from nightshift.common.formats.values import to_list
 from nightshift.common.row_errors import Failure, RowError
@@ -44,7 +40,7 @@ def encode_part(table: pa.Table, kind: OutputFormat, metadata: dict[str, str]) -
     that goes to a file.
     """
     sink = pa.BufferOutputStream()
-    _encode(sink, table.to_batches(), table.schema, kind, metadata)
+    FORMATS[kind].write(table.to_batches(), table.schema, sink, metadata)
     return sink.getvalue()
 
 
@@ -57,7 +53,7 @@ def write_batches(
     uri: str,
     batches: Iterable[pa.RecordBatch],
     schema: pa.Schema,
-    kind: OutputFormat,
+    kind: InputFormat,
     metadata: dict[str, str],
 ) -> int:
     """Like `write_part` for a stream of batches of one schema, in bounded memory; returns the rows.
@@ -68,22 +64,10 @@ def write_batches(
 
     def write(sink: BinaryIO) -> None:
         nonlocal rows
-        rows = _encode(sink, batches, schema, kind, metadata)
+        rows = FORMATS[kind].write(batches, schema, sink, metadata)
 
     storage.write_whole(uri, write, replace=True)
     return rows
-
-
-def _encode(
-    sink: BinaryIO,
-    batches: Iterable[pa.RecordBatch],
-    schema: pa.Schema,
-    kind: OutputFormat,
-    metadata: dict[str, str],
-) -> int:
-    if kind == "parquet":
-        return parquet_writer.write(batches, schema, sink, metadata)
-    return jsonl_writer.write(batches, sink)
 
 
 def iter_part_batches(
@@ -93,23 +77,7 @@ def iter_part_batches(
 
     JSONL gets back the types that JSON does not have.
     """
-    if kind == "jsonl":
-        yield from jsonl_reader.iter_batches(uri, schema, batch_rows)
-        return
-    for batch in parquet_reader.iter_batches(uri, batch_rows):
-        bare = batch.replace_schema_metadata(None)
-        yield bare if bare.schema.equals(schema) else bare.select(schema.names).cast(schema)
-
-
-def part_metadata(uri: str) -> dict[str, str]:
-    """The provenance in a Parquet part, without the prefix of its keys."""
-    prefix = METADATA_PREFIX.encode()
-    known: dict[bytes, bytes] = read_footer(uri).metadata.metadata or {}
-    return {
-        key.removeprefix(prefix).decode(): value.decode()
-        for key, value in known.items()
-        if key.startswith(prefix)
-    }
+    return FORMATS[kind].part_batches(uri, schema, batch_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +94,7 @@ class PartStore:
 
     def provenance(self, uri: str) -> dict[str, str]:
         """The metadata of a part; empty where the format has no place for metadata."""
-        return part_metadata(uri) if self.spec.output.format == "parquet" else {}
+        return FORMATS[self.spec.output.format].part_metadata(uri)
 
     def kept_rows(self, name: str, uri: str, redone: RowRanges | None) -> Iterator[pa.RecordBatch]:
         """The rows of a part without those of `redone`, a few thousand at a time."""

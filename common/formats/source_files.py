@@ -5,75 +5,16 @@ whether it is still the file that was planned.
 from pathlib import PurePosixPath
 
 from nightshift.common import storage
-from nightshift.common.descriptor import InputFormat, SourceFile
-from nightshift.common.errors import BadInput, SourceChanged
-from nightshift.common.storage import FileInfo
-
-SUFFIXES: dict[str, InputFormat] = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".csv": "csv",
-    ".tsv": "csv",
-}
+from nightshift.common.descriptor import SourceFile
+from nightshift.common.errors import SourceChanged
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 """Suffix, after that of JSONL or CSV, to Arrow's name of the codec."""
-
-REFUSED_SUFFIXES = {
-    ".json": "holds one value and not rows: write an object a line, as `jq -c '.[]'` does, and "
-    "call it .jsonl",
-    ".xz": "cannot be read: compress it with gzip or zstd instead",
-    ".zip": "is an archive: unpack it",
-    ".xlsx": "is a workbook: save it as CSV",
-}
-"""Formats that people try, and what to do instead."""
-
-_MAGIC = {
-    b"PAR1": "a Parquet file",
-    b"\x1f\x8b": "a gzip file, whose name would end in .gz",
-    b"\x28\xb5\x2f\xfd": "a zstd file, whose name would end in .zst",
-    b"PK\x03\x04": "a zip file, which is not supported",
-}
-
-
-def file_format(uri: str, declared: InputFormat | None = None) -> InputFormat:
-    """The declared format, else that of the suffix; BadInput for a suffix of no known format."""
-    packed = compression(uri)
-    bare = PurePosixPath(uri).with_suffix("") if packed else PurePosixPath(uri)
-    suffix = bare.suffix.lower()
-    found = declared or SUFFIXES.get(suffix)
-    if found == "parquet" and packed:
-        raise BadInput(f"{uri}: Parquet is compressed inside: decompress the file around it")
-    if found is not None:
-        return found
-    works = ", ".join(SUFFIXES)
-    if suffix in REFUSED_SUFFIXES:
-        raise BadInput(f"{uri}: a {suffix} file {REFUSED_SUFFIXES[suffix]}; what works is {works}")
-    raise BadInput(
-        f"{uri}: the suffix does not tell the format; what works is {works}, or say input.format"
-    )
 
 
 def compression(uri: str) -> str | None:
     """Arrow's name of the codec by the suffix; None for no compression."""
     return COMPRESSIONS.get(PurePosixPath(uri).suffix.lower())
-
-
-def check_content(info: FileInfo, kind: InputFormat) -> None:
-    """BadInput when the first bytes of a file are not of this format."""
-    if info.size == 0:
-        if kind == "parquet":
-            raise BadInput(f"{info.uri} is empty (0 bytes), which is no Parquet file")
-        return
-    start = storage.read_range(info.uri, 0, 4)
-    looks = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
-    if kind == "parquet" and start != b"PAR1":
-        raise BadInput(f"{info.uri} is no Parquet file but {looks or 'something else'}")
-    if kind != "parquet" and looks is not None and compression(info.uri) is None:
-        name = "CSV" if kind == "csv" else "JSONL"
-        raise BadInput(f"{info.uri} is no {name} file but {looks}")
 
 
 def check_unchanged(source: SourceFile) -> None:

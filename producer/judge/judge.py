@@ -12,7 +12,8 @@ from rich.console import Console
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.exit_codes import ExitCode
-from nightshift.common.formats import part_names, part_rows
+from nightshift.common.formats import part_names
+from nightshift.common.formats.parquet import read as parquet
 from nightshift.common.formats.values import to_list
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import jobs
@@ -158,7 +159,7 @@ def _is_written(ledger: Ledger, spec: JobSpec, sample: JudgedSample) -> bool:
         raise BadInput(f"{which}, whose spec differs: name another output directory")
     if not storage.exists(uri):
         raise BadInput(f"{uri}, which job {job.id} judges, is gone: name another output directory")
-    text = part_rows.part_metadata(uri).get(judged_rows.METADATA_KEY)
+    text = parquet.part_metadata(uri).get(judged_rows.METADATA_KEY)
     written = None if text is None else JudgedSample(**json.loads(text))
     if written == sample:
         return True

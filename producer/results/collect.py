@@ -1,35 +1,32 @@
 """Collect: the parts of a job as one file, in the order of the dataset, in bounded memory."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import BinaryIO
 
 import pyarrow as pa
 
 from nightshift.common import storage
+from nightshift.common.descriptor import InputFormat
 from nightshift.common.errors import BadInput, Permanent
 from nightshift.common.formats import part_rows
-from nightshift.common.formats.csv import write as csv_writer
-from nightshift.common.formats.jsonl import openai_batch
-from nightshift.common.formats.jsonl import write as jsonl_writer
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts
-from nightshift.common.spec import REQUEST_ID, RequestsTask
+from nightshift.common.spec import RequestsTask
 from nightshift.producer.external_sort.boxes import in_order
 from nightshift.producer.results import part_files, target_file, vectors
 from nightshift.producer.results.with_input import with_input
 
 CSV = ".csv"
 
-FORMATS: dict[str, part_rows.OutputFormat | None] = {
+FORMATS: dict[str, InputFormat] = {
     ".parquet": "parquet",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
-    CSV: None,
+    CSV: "csv",
     vectors.SUFFIX: "parquet",
 }
-"""What a file of each suffix holds; None is CSV, in which no job has output. Beside vectors lies a Parquet file with their ids."""
+"""What a file of each suffix holds. Beside vectors lies a Parquet file with their ids."""
 
 RowsOf = Callable[[Sequence[Row]], Iterable[pa.RecordBatch]]
 
@@ -74,27 +71,12 @@ def collect(
         vectors.check(schema, job.id)
         return vectors.write(target, ahead, schema, job.spec.input.id)
     kind = FORMATS[suffix]
-    if kind is None:
-        written = csv_writer.write(target, ahead, schema)
-    elif kind == "jsonl" and isinstance(job.spec.task, RequestsTask):
-        written = _write_requests(target, ahead)
-    else:
-        written = part_rows.write_batches(target, ahead, schema, kind, {})
+    if kind == "jsonl" and isinstance(job.spec.task, RequestsTask):
+        kind = "openai"
+    written = part_rows.write_batches(target, ahead, schema, kind, {})
     if remark is not None and beside is not None and beside.misfits:
         first = beside.misfits[0].message
         remark(f"{len(beside.misfits):,} values of the input are null, the first since {first}")
-    return written
-
-
-def _write_requests(target: str, rows: Iterator[pa.RecordBatch]) -> int:
-    """Lines whose ids are those of the requests, which a column need not hold as they were."""
-    written = 0
-
-    def fill(sink: BinaryIO) -> None:
-        nonlocal written
-        written = jsonl_writer.write(rows, sink, {REQUEST_ID: openai_batch.given_id})
-
-    storage.write_whole(target, fill, replace=True)
     return written
 
 

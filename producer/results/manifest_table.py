@@ -3,12 +3,12 @@
 import json
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
-from pyarrow import csv
 
 from nightshift.common import provenance, storage
+from nightshift.common.descriptor import InputFormat
 from nightshift.common.formats import part_rows
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import jobs
@@ -45,12 +45,8 @@ COLUMNS = pa.schema(
 )
 """See docs/provenance.md."""
 
-FORMATS: dict[str, part_rows.OutputFormat | None] = {
-    ".parquet": "parquet",
-    ".jsonl": "jsonl",
-    ".csv": None,
-}
-"""By suffix; no job has output in CSV."""
+FORMATS: dict[str, InputFormat] = {".parquet": "parquet", ".jsonl": "jsonl", ".csv": "csv"}
+"""By suffix."""
 
 
 def write(ledger: Ledger, job: Job, to: str, *, force: bool = False) -> tuple[int, int]:
@@ -80,15 +76,7 @@ def write(ledger: Ledger, job: Job, to: str, *, force: bool = False) -> tuple[in
             parts += len(page)
             yield pa.RecordBatch.from_pylist([_line(constant, entry) for entry in page], COLUMNS)
 
-    def write_csv(sink: BinaryIO) -> None:
-        with csv.CSVWriter(sink, COLUMNS) as writer:
-            for batch in batches():
-                writer.write_batch(batch)
-
-    if kind is None:
-        storage.write_whole(target, write_csv, replace=True)
-    else:
-        part_rows.write_batches(target, batches(), COLUMNS, kind, {})
+    part_rows.write_batches(target, batches(), COLUMNS, kind, {})
     left = progress["rows_total"] - progress["rows_done"] - progress["rows_failed"]
     return parts, left
 

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from nightshift.common.descriptor import InputFormat
 from nightshift.common.formats.jsonl.columns import merged_type
+from nightshift.common.formats.known import FORMATS
 from nightshift.common.formats.parquet.column_types import canonical_type, written_schema
 
 
@@ -24,7 +25,8 @@ def misfit(
     one of the job that had none has no type, so that values of it would be lost.
     """
     known_types, new_types = _types(known), _types(new)
-    are_lines = "jsonl" in kinds
+    are_lines = any(FORMATS[kind].may_have_more for kind in kinds)
+    say_types = any(FORMATS[kind].says_types for kind in kinds)
     for name in known.names if used is None else used:
         if name not in known.names:
             continue
@@ -32,7 +34,7 @@ def misfit(
             if are_lines and name not in path:
                 continue
             return f"no column {name!r}, which the job reads"
-        as_text = name in path or "parquet" not in kinds
+        as_text = name in path or not say_types
         wanted, found = known_types[name], new_types[name]
         if pa.types.is_null(wanted) and not pa.types.is_null(found):
             return f"values in the column {name!r}, which had none in the first files of the job"

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import convert, reading, source_files
+from nightshift.common.formats import known, reading, streams
+from nightshift.common.formats.jsonl.examine import HEAD_ROWS
 from nightshift.common.formats.jsonl.lines import is_blank, parse_line
 from nightshift.common.formats.jsonl.openai_batch import id_of
-from nightshift.common.formats.jsonl.read import HEAD_ROWS
 from nightshift.common.spec import JobSpec, RequestsTask
 from nightshift.common.spec.tasks.requests import ENDPOINTS
 from nightshift.common.storage import FileInfo
@@ -40,7 +40,7 @@ def with_endpoint(spec: JobSpec, infos: Sequence[FileInfo]) -> JobSpec:
     if not isinstance(task, RequestsTask) or "endpoint" in task.model_fields_set:
         return spec
     for info in infos:
-        source_files.check_content(info, "openai")
+        known.check_content(info, "openai")
     for line in islice(_lines(infos), HEAD_ROWS):
         url = _parsed(line).get("url")
         if url is None:
@@ -115,7 +115,7 @@ def _parsed(line: Line) -> dict[str, object]:
 def _lines(infos: Sequence[FileInfo]) -> Iterator[Line]:
     rows, bounds = 0, reading.current()
     for info in infos:
-        for number, text in enumerate(convert.lines(info.uri), 1):
+        for number, text in enumerate(streams.lines(info.uri), 1):
             if not is_blank(text):
                 rows += 1
                 bounds.check_rows(rows)

@@ -8,7 +8,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from nightshift.common.formats.part_rows import part_metadata
+from nightshift.common.formats.parquet.read import part_metadata
 from nightshift.common.provenance import code_version
 from nightshift.common.spec import parse_spec
 from nightshift.common.spec.parse import read_yaml

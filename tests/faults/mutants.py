@@ -503,7 +503,7 @@ MUTANTS = (
     ),
     Mutant(
         "bytes of the lines of a batch",
-        "common/formats/parquet/plan.py",
+        "common/formats/jsonl/plan.py",
         "if not scan.rows or int(np.subtract(scan.ends, starts).max()) <= batch_bytes:",
         "if True:",
         ("tests/unit/test_planner.py::test_planner_and_reader_agree_on_every_line",),
@@ -1064,10 +1064,10 @@ MUTANTS = (
     ),
     Mutant(
         "look after the lines",
-        "common/formats/input_rows.py",
-        "            # After the read, and whatever became of it: another file has other lines there.\n"
-        "            source_files.check_unchanged(source)\n",
-        "            pass\n",
+        "common/formats/jsonl/read.py",
+        "        # After the read, and whatever became of it: another file has other lines there.\n"
+        "        check_unchanged(descriptor.source)\n",
+        "        pass\n",
         (
             f"{STORES}::test_lines_of_a_source_that_changed_are_no_rows_whatever_the_store_says_of_them",
         ),

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput
+from nightshift.common.formats.jsonl import examine
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.engines import loads
@@ -28,7 +29,6 @@ from nightshift.producer.reaper import sweep_copies
 from nightshift.producer.results import sample as results
 from nightshift.producer.results.collect import collect
 from nightshift.producer.submit.arrange import copy
-from nightshift.producer.submit.planning import planner
 from nightshift.producer.submit.submit import Submitted, submit
 from tests.integration.test_growth import Grown
 from tests.integration.test_retry import moody
@@ -135,7 +135,7 @@ def test_a_value_of_the_input_that_does_not_fit_its_column_is_null_beside_the_ou
     site: Arranged, monkeypatch: pytest.MonkeyPatch, arrange: str
 ) -> None:
     """The job ran without this column, so the row has its answer."""
-    monkeypatch.setattr(planner, "HEAD_ROWS", 5)
+    monkeypatch.setattr(examine, "HEAD_ROWS", 5)
     submit_late_key(site, arrange)
     assert site.work(moody()) is JobState.COMPLETED
     said: list[str] = []

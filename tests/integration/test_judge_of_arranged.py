@@ -7,12 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightshift.common.errors import BadInput
+from nightshift.common.formats.jsonl import examine
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
 from nightshift.producer.judge.judge import prepare
 from nightshift.producer.judge.scores import Scale
-from nightshift.producer.submit.planning import planner
 from tests.integration.test_arranged_jobs import Arranged, submit_late_key
 from tests.integration.test_retry import moody
 from tests.support.fleet import function_spec
@@ -52,7 +52,7 @@ def test_a_judge_reads_the_copy(site: Arranged, judge: Path) -> None:
 def test_a_value_of_the_input_that_does_not_fit_its_column_is_refused_for_a_judge(
     site: Arranged, judge: Path, monkeypatch: pytest.MonkeyPatch, arrange: str
 ) -> None:
-    monkeypatch.setattr(planner, "HEAD_ROWS", 5)
+    monkeypatch.setattr(examine, "HEAD_ROWS", 5)
     submit_late_key(site, arrange)
     assert site.work(moody()) is JobState.COMPLETED
     with pytest.raises(BadInput, match=r"the judge needs the input .* has the key 'newkey'"):

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import Result
 
-from nightshift.common.formats import part_names, part_rows
+from nightshift.common.formats import part_names
+from nightshift.common.formats.parquet.read import part_metadata
 from nightshift.common.ledger import Ledger
 from nightshift.common.provenance import code_version
 from nightshift.common.states import JobState
@@ -24,8 +25,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "provenance.md"
 
 def metadata(site: Site) -> dict[str, dict[str, str]]:
     return {
-        path.name: part_rows.part_metadata(str(path))
-        for path in sorted((site.folder / "out").glob("part-*"))
+        path.name: part_metadata(str(path)) for path in sorted((site.folder / "out").glob("part-*"))
     }
 
 
@@ -121,7 +121,7 @@ def test_the_manifest_and_its_table_say_the_same_of_every_part(site: Site) -> No
         path = site.folder / "out" / row["name"]
         assert row["bytes"] == path.stat().st_size
         assert row["claimed_at"] <= row["ended_at"]
-        assert part_rows.part_metadata(str(path))["worker"] == row["worker"]
+        assert part_metadata(str(path))["worker"] == row["worker"]
     assert sum(row["rows"] for row in rows) == 40
     assert sum(row["rows_failed"] for row in rows) == 4
     columns = re.findall(r"^\| `(\w+)`", DOCS.read_text().partition("## The manifest")[2], re.M)

@@ -10,8 +10,8 @@ import pytest
 
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import reading
-from nightshift.common.formats.convert import lines
 from nightshift.common.formats.jsonl import plan as line_scan
+from nightshift.common.formats.streams import lines
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.producer.estimate.row_sample import sample_rows

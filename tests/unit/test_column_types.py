@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import input_rows, output_schema, part_rows
 from nightshift.common.formats.parquet.column_types import canonical_type
+from nightshift.common.formats.parquet.read import part_metadata
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_rows
 from nightshift.common.spec import parse_spec
@@ -114,7 +115,7 @@ def passed_through(folder: Path, columns: list[str], batch_rows: int = 2) -> pa.
         assert part.errors == []
         uri = f"{folder}/out/part-{number}.parquet"
         part_rows.write_part(uri, part.table, "parquet", {"job": "1"})
-        assert part_rows.part_metadata(uri) == {"job": "1"}
+        assert part_metadata(uri) == {"job": "1"}
         again = read_part(uri, "parquet", schema)
         assert again.equals(part.table)
         whole += again.to_batches()

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, SourceChanged
-from nightshift.common.formats import convert, input_copies, input_rows
+from nightshift.common.formats import convert, input_copies, input_rows, streams
 from nightshift.common.formats.csv import records
+from nightshift.common.formats.csv.types import WHY
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import parse_spec
 from nightshift.producer.submit.planning import planner
@@ -531,8 +532,7 @@ def test_a_second_plan_makes_no_copy_again_and_other_options_make_another(tmp_pa
     put(tmp_path, **{"a.csv": b"id,x\n1,2\n", "b.jsonl.gz": gzip.compress(b'{"id": 1, "x": 2}\n')})
     plan(spec_of(tmp_path))
     before = {name: storage.stat(f"{tmp_path}/out/_input/{name}") for name in copies(tmp_path)}
-    monkeypatch.setattr(convert, "_write_lines", None)
-    monkeypatch.setattr(convert.Converter, "_write_csv", None)
+    monkeypatch.setattr(convert.Converter, "_make", None)
     plan(spec_of(tmp_path))
     assert {n: storage.stat(f"{tmp_path}/out/_input/{n}") for n in copies(tmp_path)} == before
     monkeypatch.undo()
@@ -544,7 +544,7 @@ def test_a_second_plan_makes_no_copy_again_and_other_options_make_another(tmp_pa
 @pytest.mark.parametrize("limit", [1, 10, 1500, 2999, 3000, 5000])
 def test_a_limit_ends_the_copying_early(tmp_path, limit, monkeypatch):
     monkeypatch.setattr(records, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr(convert, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(streams, "CHUNK_BYTES", 1000)
     put(
         tmp_path,
         **{
@@ -607,7 +607,7 @@ def test_what_changes_while_it_is_copied_leaves_no_copy(tmp_path, monkeypatch):
 @pytest.mark.parametrize("start", [b"\xef\xbb\xbf", b""])
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_a_limit_counts_no_blank_line_however_it_comes(tmp_path, start, suffix, monkeypatch):
-    monkeypatch.setattr(convert, "CHUNK_BYTES", 8)
+    monkeypatch.setattr(streams, "CHUNK_BYTES", 8)
     text = (
         start + b"\n" + b" " * 50 + b"\r\n" + b'{"id": 1, "text": "longer"}\n\n{"id": 2}\n{"id": 3}'
     )
@@ -660,10 +660,10 @@ def test_a_crash_in_the_middle_leaves_nothing_that_counts(tmp_path):
     put(tmp_path, **{"a.csv": b"id\n1\n"})
     code = f"""
 import os
-from nightshift.common.formats import input_copies, input_rows
+from nightshift.common.formats.csv import types
 from nightshift.common.spec import InputSpec
 from nightshift.producer.submit.planning import planner
-input_copies.encoded_types = lambda _: os._exit(9)
+types.encoded_types = lambda _: os._exit(9)
 planner.plan(InputSpec(uri="{tmp_path}/in"), 1000, output_uri="{tmp_path}/out")
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
@@ -704,7 +704,7 @@ def test_the_copy_of_csv_holds_the_texts_as_they_stand(tmp_path):
     put(tmp_path, **{"a.csv": b"id,x\n1,007\n2,1.50\n"})
     plan(spec_of(tmp_path))
     table = pq.read_table(tmp_path / "out" / "_input" / copies(tmp_path)[0])
-    assert table.drop_columns(input_copies.WHY).to_pylist() == [
+    assert table.drop_columns(WHY).to_pylist() == [
         {"id": "1", "x": "007"},
         {"id": "2", "x": "1.50"},
     ]

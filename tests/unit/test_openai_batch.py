@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import input_rows, output_schema
+from nightshift.common.formats import input_rows, output_schema, part_rows
 from nightshift.common.formats.jsonl import openai_batch
 from nightshift.common.formats.jsonl.lines import BadLine
 from nightshift.common.formats.parquet.read_cache import ReadCache
@@ -23,7 +23,7 @@ from nightshift.common.spec import JobSpec, RequestsTask, parse_spec
 from nightshift.common.states import RowErrorKind
 from nightshift.producer.cli.flags import Flags
 from nightshift.producer.cli.job_spec import job_spec
-from nightshift.producer.results import collect, openai_batch_results
+from nightshift.producer.results import openai_batch_results
 from nightshift.producer.submit import openai_batch_file
 from nightshift.producer.submit.checks import check_columns
 from nightshift.producer.submit.planning import planner
@@ -431,7 +431,7 @@ def test_collected_lines_have_the_ids_of_the_requests(tmp_path: Path) -> None:
         {"custom_id": [*map(openai_batch.stored_id, ids), None], "error": [1, 2, 3, 4]}
     )
     target = str(tmp_path / "all.jsonl")
-    assert collect._write_requests(target, iter(table.to_batches())) == 4
+    assert part_rows.write_batches(target, table.to_batches(), table.schema, "openai", {}) == 4
     lines = Path(target).read_text("utf-8").splitlines()
     assert [json.loads(each)["custom_id"] for each in lines] == [*ids, None]
 

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nightshift.common.formats import input_rows, output_schema, part_rows
-from nightshift.common.formats.jsonl.read import HEAD_ROWS
+from nightshift.common.formats.jsonl import examine
+from nightshift.common.formats.jsonl.examine import HEAD_ROWS
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_rows
 from nightshift.common.row_errors import Failure
@@ -35,7 +36,7 @@ PACK = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().comp
 
 @pytest.fixture(autouse=True)
 def few_rows_decide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "HEAD_ROWS", HEAD)
+    monkeypatch.setattr(examine, "HEAD_ROWS", HEAD)
 
 
 def spec_of(folder: Path, form: str, columns: list[str]) -> JobSpec:
@@ -122,7 +123,7 @@ def test_a_key_that_comes_late_does_not_vanish_from_what_is_passed_through(
 def test_a_key_that_comes_after_a_thousand_rows_does_not_vanish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planner, "HEAD_ROWS", HEAD_ROWS)
+    monkeypatch.setattr(examine, "HEAD_ROWS", HEAD_ROWS)
     write(
         tmp_path, [row for at in range(201) for row in lines()][:HEAD_ROWS] + lines({"b": 1})[HEAD:]
     )

@@ -19,7 +19,7 @@ from pyarrow import csv
 
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import source_files
-from nightshift.common.formats.input_copies import CANDIDATES, WHY, Candidate, Types, fitting
+from nightshift.common.formats.csv.types import CANDIDATES, WHY, Candidate, Types, fitting
 
 BLOCK_BYTES = 16 * 2**20
 """Size of what is parsed at once; no record can be longer."""

@@ -1,12 +1,11 @@
 """CSV of any rows: nested values, bytes and what else CSV has no text for as JSON text."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import BinaryIO
 
 import pyarrow as pa
 from pyarrow import csv
 
-from nightshift.common import storage
 from nightshift.common.formats.jsonl import write as jsonl
 
 PLAIN = (
@@ -22,24 +21,24 @@ PLAIN = (
 """Types that pyarrow writes as CSV."""
 
 
-def write(target: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
-    """Writes the rows with a header, whole or not at all; returns how many.
+def write(
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    sink: BinaryIO,
+    _metadata: Mapping[str, str],
+) -> int:
+    """Writes the rows with a header, see `format.Write`; returns how many.
 
     Null is an empty field, the empty text is `""`. Lists, objects and bytes are what they are in JSON
     lines: `[0.5, 1.0]`, `{"kind": "truncated", …}`, base64.
     """
     rows = 0
     columns = pa.schema([(field.name, _csv_type(field.type)) for field in schema])
-
-    def fill(sink: BinaryIO) -> None:
-        nonlocal rows
-        with csv.CSVWriter(sink, columns) as writer:
-            for batch in batches:
-                arrays = map(_texts, batch.columns, columns.types)
-                writer.write_batch(pa.RecordBatch.from_arrays(list(arrays), schema=columns))
-                rows += batch.num_rows
-
-    storage.write_whole(target, fill, replace=True)
+    with csv.CSVWriter(sink, columns) as writer:
+        for batch in batches:
+            arrays = map(_texts, batch.columns, columns.types)
+            writer.write_batch(pa.RecordBatch.from_arrays(list(arrays), schema=columns))
+            rows += batch.num_rows
     return rows
 
 

@@ -7,13 +7,18 @@ back as it was, half characters included: a client joins by it.
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from nightshift.common.descriptor import Descriptor
+from nightshift.common.formats.format import Found
+from nightshift.common.formats.jsonl import read as lines
+from nightshift.common.formats.jsonl import write as encoded
 from nightshift.common.formats.jsonl.lines import BadLine, parse_line
-from nightshift.common.spec import REQUEST_COLUMNS
+from nightshift.common.formats.parquet.read_cache import ReadCache
+from nightshift.common.spec import REQUEST_COLUMNS, REQUEST_ID
 from nightshift.common.text import MARK, has_half_characters
 
 SCHEMA = pa.schema([(name, pa.string()) for name in REQUEST_COLUMNS])
@@ -73,6 +78,27 @@ def parse_request(line: bytes) -> dict[str, Any]:
     if wrong is not None:
         raise BadLine(wrong, request)
     return {**request, "body": _member(line.decode("utf-8"), "body")}
+
+
+def read(
+    descriptor: Descriptor,
+    columns: Sequence[str] | None,
+    cache: ReadCache,
+    schema: pa.Schema,
+    fixed: Collection[str] = (),
+) -> Found:
+    """The requests of a batch, see `format.Read`."""
+    return lines.read(descriptor, columns, cache, schema, fixed, parse_request)
+
+
+def write(
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    sink: BinaryIO,
+    metadata: Mapping[str, str],
+) -> int:
+    """Writes lines whose ids are those of the requests, which a column need not hold as they were."""
+    return encoded.write(batches, schema, sink, metadata, {REQUEST_ID: given_id})
 
 
 def _wrong(row: dict[str, Any]) -> str | None:

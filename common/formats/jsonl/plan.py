@@ -1,30 +1,26 @@
-"""One pass over a JSONL file: how many rows it has, and the byte where each batch of them ends."""
+"""JSONL planned: one pass over a file says how many rows it has, and the byte where each batch of them ends."""
 
+import codecs
 from array import array
-from dataclasses import dataclass
+from collections.abc import Iterable
+from io import BufferedReader
 from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nightshift.common import storage
-from nightshift.common.formats import reading
+from nightshift.common.formats import reading, streams
+from nightshift.common.formats.format import Scan
 from nightshift.common.formats.jsonl.half_characters import HalfCharacters
-from nightshift.common.formats.jsonl.lines import content_start
+from nightshift.common.formats.jsonl.lines import content_start, is_blank
+from nightshift.common.spec import InputSpec
+from nightshift.common.storage import FileInfo
 
 CHUNK_BYTES = 1024 * 1024
 """Size of what is read at once. Threads that read ahead took twice the CPU, and no less time (measured)."""
 
 _NEWLINE, _SPACE = 0x0A, 0x20
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """The rows of a JSONL file: the byte of the first line, and the byte after each batch."""
-
-    rows: int
-    start: int
-    ends: "array[int]"
 
 
 def scan_lines(
@@ -131,3 +127,64 @@ class _RowCounter:
         if self._rows % self._batch_rows:
             self._ends.append(self._last_end)
         return Scan(self._rows, self._start, self._ends)
+
+
+def cut_lines(
+    uri: str, scan: Scan, batch_rows: int, batch_bytes: int
+) -> "tuple[Scan, array[int] | None]":
+    """The scan with its larger batches cut to `batch_bytes`, and the cuts; None where none is larger.
+
+    Only the batches that are larger are read again.
+    """
+    starts = np.concatenate([[scan.start], scan.ends[:-1]]).astype(np.int64)
+    if not scan.rows or int(np.subtract(scan.ends, starts).max()) <= batch_bytes:
+        return scan, None
+    ends, cuts, row = array("q"), array("q"), 0
+    with storage.open_input(uri) as handle:
+        for start, end in zip(starts.tolist(), scan.ends, strict=True):
+            rows = min(batch_rows, scan.rows - row)
+            if end - start > batch_bytes:
+                places = row_ends(handle, start, rows)
+                for taken, place in _fitting(np.frombuffer(places, np.int64), start, batch_bytes):
+                    ends.append(place)
+                    cuts.append(row + taken)
+            else:
+                ends.append(end)
+                cuts.append(row + rows)
+            row += rows
+    return Scan(scan.rows, scan.start, ends), cuts
+
+
+def _fitting(
+    places: "np.ndarray[tuple[int], np.dtype[np.int64]]", start: int, batch_bytes: int
+) -> Iterable[tuple[int, int]]:
+    """(rows so far, end) of each piece of at most `batch_bytes` bytes, or of one row."""
+    taken = 0
+    while taken < len(places):
+        taken = max(taken + 1, int(places.searchsorted(start + batch_bytes, side="right")))
+        start = int(places[taken - 1])
+        yield taken, start
+
+
+def copy(info: FileInfo, _spec_input: InputSpec, limit: int | None, sink: BinaryIO) -> None:
+    """Writes the plain lines of a compressed file, or of its first rows. Raises BadInput, StorageUnavailable."""
+    bounds = reading.current()
+    with streams.open_stream(info.uri, counted=True) as stream:
+        if limit is None:
+            counter = RowCount() if bounds.counts_rows else None
+            while chunk := stream.read(streams.CHUNK_BYTES):
+                if counter is not None:
+                    bounds.check_rows(counter.add(chunk))
+                sink.write(chunk)
+            return
+        handle = BufferedReader(stream, streams.CHUNK_BYTES)
+        piece = handle.readline(streams.CHUNK_BYTES).removeprefix(codecs.BOM_UTF8)
+        left, blank_line = limit, True
+        while left and piece:
+            sink.write(piece)
+            blank_line = blank_line and is_blank(piece)
+            if piece.endswith(b"\n"):
+                left -= not blank_line
+                blank_line = True
+                bounds.check_rows(limit - left)
+            piece = handle.readline(streams.CHUNK_BYTES)

@@ -1,8 +1,7 @@
-"""JSONL read: the types of its columns, the rows of a batch, and whole parts."""
+"""JSONL read: the rows of a batch, and whole parts."""
 
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import chain, count
 from typing import Any
 
 import pyarrow as pa
@@ -10,73 +9,46 @@ import pyarrow as pa
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor
 from nightshift.common.errors import BadInput, SourceChanged
-from nightshift.common.formats.jsonl.columns import json_type, merged_type, to_table
+from nightshift.common.formats.format import Found
+from nightshift.common.formats.jsonl.columns import to_table
 from nightshift.common.formats.jsonl.lines import BadLine, content_start, is_blank, parse_line
+from nightshift.common.formats.parquet.read_cache import ReadCache
+from nightshift.common.formats.source_files import check_unchanged
 from nightshift.common.row_errors import Failure
 from nightshift.common.states import RowErrorKind
-
-HEAD_ROWS = 1000
-"""Rows of each file that are parsed at submit."""
-
-HEAD_LINE_BYTES = 256 * 2**20
-"""A file with a longer line among those rows is refused: it is probably no JSONL."""
 
 COUNTED_BYTES = 64 * 2**20
 """A message names the line of a row up to here in a file; counting further lines costs too much."""
 
 
-def head_schema(
-    uri: str,
-    rows: int = HEAD_ROWS,
-    origin: str | None = None,
-    most_line_bytes: int | None = None,
-) -> pa.Schema:
-    """Column types from the first rows of a file; BadInput names the file and line of a broken row.
-
-    `origin` is the file of which this one is a copy; messages name it. Longer lines than `most_line_bytes` are
-    refused; without it than HEAD_LINE_BYTES.
-    """
-    types: dict[str, pa.DataType] = {}
-    for parsed in _head(uri, rows, origin or uri, most_line_bytes or HEAD_LINE_BYTES):
-        for name in dict.fromkeys(chain.from_iterable(parsed)):
-            found = json_type([row.get(name) for row in parsed])
-            types[name] = merged_type(types.get(name, pa.null()), found)
-    return pa.schema(list(types.items()))
-
-
-def _head(uri: str, rows: int, name: str, most_line_bytes: int) -> Iterator[list[dict[str, Any]]]:
-    """The first rows, in lists of a few megabytes; a list with one large row may be larger."""
-    parsed: list[dict[str, Any]] = []
-    taken = held_bytes = 0
-    with storage.open_input(uri, sequential=True) as handle:
-        content_start(handle)
-        for number in count(1):
-            line = handle.readline(most_line_bytes + 1)
-            if not line or taken == rows:
-                break
-            if len(line) > most_line_bytes:
-                raise BadInput(f"{name} line {number}: longer than {most_line_bytes:,} bytes")
-            if is_blank(line):
-                continue
-            try:
-                parsed.append(parse_line(line))
-            except ValueError as error:
-                raise BadInput(f"{name} line {number}: {error}") from error
-            taken, held_bytes = taken + 1, held_bytes + len(line)
-            if held_bytes > 4 * 2**20:
-                yield parsed
-                parsed, held_bytes = [], 0
-    yield parsed
-
-
 def read(
     descriptor: Descriptor,
     columns: Sequence[str] | None,
+    _cache: ReadCache,
     schema: pa.Schema,
-    parse: Callable[[bytes], dict[str, Any]] = parse_line,
     fixed: Collection[str] = (),
-) -> tuple[pa.Table, dict[int, Failure], Callable[[int], str]]:
-    """The rows of a batch; see `input_rows.Found`.
+    parse: Callable[[bytes], dict[str, Any]] = parse_line,
+) -> Found:
+    """The rows of a batch, see `format.Read`.
+
+    JSONL values are brought to the types of the schema. A nested column may come wider, with keys that the
+    first rows of the file lacked, unless it is `fixed`. SourceChanged where the file is not the planned one.
+    """
+    try:
+        return rows_of(descriptor, columns, schema, fixed, parse)
+    finally:
+        # After the read, and whatever became of it: another file has other lines there.
+        check_unchanged(descriptor.source)
+
+
+def rows_of(
+    descriptor: Descriptor,
+    columns: Sequence[str] | None,
+    schema: pa.Schema,
+    fixed: Collection[str] = (),
+    parse: Callable[[bytes], dict[str, Any]] = parse_line,
+) -> Found:
+    """The same of a file that nobody looks at again.
 
     `parse` makes a row of a line, and raises ValueError (or BadLine) for one that is none. The columns
     `fixed` come in the types of the schema, others maybe wider.
@@ -131,11 +103,11 @@ def parsed(descriptor: Descriptor) -> list[dict[str, Any]]:
         rows[-1] = parse_line(line)
         return {}
 
-    read(descriptor, (), pa.schema([]), keep)
+    rows_of(descriptor, (), pa.schema([]), parse=keep)
     return rows
 
 
-def iter_batches(uri: str, schema: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
+def part_batches(uri: str, schema: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
     """A whole part as record batches of one schema; BadInput for a line that does not fit it. No
     link is followed.
     """

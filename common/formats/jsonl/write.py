@@ -15,7 +15,9 @@ from nightshift.common.text import map_leaves
 
 def write(
     batches: Iterable[pa.RecordBatch],
+    _schema: pa.Schema,
     sink: BinaryIO,
+    _metadata: Mapping[str, str],
     changes: Mapping[str, Callable[[str], str]] | None = None,
 ) -> int:
     """Writes one object a line in UTF-8; returns the number of rows. `changes` give the text that stands

@@ -49,6 +49,12 @@ def input_schema(footer: Footer) -> pa.Schema:
     return pa.schema([(column.name, column.type) for column in footer.schema])
 
 
+def first_rows(footer: Footer, limit: int | None) -> int:
+    """How many rows a file has, `limit` at most."""
+    rows = footer.starts[-1]
+    return rows if limit is None else min(limit, rows)
+
+
 def known_nulls(footer: Footer, column: str) -> int:
     """How many nulls a flat column has by its statistics; 0 where there are no statistics."""
     metadata = footer.metadata

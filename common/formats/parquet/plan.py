@@ -1,4 +1,5 @@
-"""Where the batches of a file end when its rows are so large that a full batch passes `batch.bytes`.
+"""Parquet planned: where the batches of a file end when its rows are so large that a full batch passes
+`batch.bytes`.
 
 Cuts are numbers of rows of the file up to the end of each batch, ascending.
 """
@@ -7,12 +8,15 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
 
-import numpy as np
-
-from nightshift.common import storage
-from nightshift.common.formats.jsonl.plan import Scan, row_ends
+from nightshift.common.formats.format import Wanted
 from nightshift.common.formats.parquet import decoded_size
 from nightshift.common.formats.parquet.footer import Footer
+
+
+def cuts(uri: str, footer: Footer, rows: int, wanted: Wanted) -> "array[int] | None":
+    """The cuts of a file, see `cut_rows`, by the decoded sizes of its row groups, see `group_sizes`."""
+    batch = (wanted.batch_rows, wanted.batch_bytes)
+    return cut_rows(group_sizes(uri, footer, wanted.sized, rows, batch), *batch)
 
 
 def cut_rows(
@@ -75,40 +79,3 @@ def group_sizes(
         size = decoded_size.decoded_bytes(metadata.row_group(number), columns, values)
         kept = min(stop, rows) - start
         yield kept, size * kept // max(1, stop - start)
-
-
-def cut_lines(
-    uri: str, scan: Scan, batch_rows: int, batch_bytes: int
-) -> "tuple[Scan, array[int] | None]":
-    """The scan with its larger batches cut to `batch_bytes`, and the cuts; None where none is larger.
-
-    Only the batches that are larger are read again.
-    """
-    starts = np.concatenate([[scan.start], scan.ends[:-1]]).astype(np.int64)
-    if not scan.rows or int(np.subtract(scan.ends, starts).max()) <= batch_bytes:
-        return scan, None
-    ends, cuts, row = array("q"), array("q"), 0
-    with storage.open_input(uri) as handle:
-        for start, end in zip(starts.tolist(), scan.ends, strict=True):
-            rows = min(batch_rows, scan.rows - row)
-            if end - start > batch_bytes:
-                places = row_ends(handle, start, rows)
-                for taken, place in _fitting(np.frombuffer(places, np.int64), start, batch_bytes):
-                    ends.append(place)
-                    cuts.append(row + taken)
-            else:
-                ends.append(end)
-                cuts.append(row + rows)
-            row += rows
-    return Scan(scan.rows, scan.start, ends), cuts
-
-
-def _fitting(
-    places: "np.ndarray[tuple[int], np.dtype[np.int64]]", start: int, batch_bytes: int
-) -> Iterable[tuple[int, int]]:
-    """(rows so far, end) of each piece of at most `batch_bytes` bytes, or of one row."""
-    taken = 0
-    while taken < len(places):
-        taken = max(taken + 1, int(places.searchsorted(start + batch_bytes, side="right")))
-        start = int(places[taken - 1])
-        yield taken, start

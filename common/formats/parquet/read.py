@@ -2,7 +2,7 @@
 
 import io
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, SourceFile
 from nightshift.common.errors import BadInput, SourceChanged
+from nightshift.common.formats.format import Found
 from nightshift.common.formats.parquet.column_types import canonical_type
-from nightshift.common.formats.parquet.footer import Footer, decoding, read_footer
+from nightshift.common.formats.parquet.footer import METADATA_PREFIX, Footer, decoding, read_footer
 from nightshift.common.formats.parquet.read_cache import DamagedError, ReadCache
 from nightshift.common.formats.parquet.row_groups import RowGroup, identity
 from nightshift.common.formats.source_files import check_unchanged
@@ -27,8 +28,34 @@ def read(
     descriptor: Descriptor,
     columns: Sequence[str] | None,
     cache: ReadCache,
-) -> tuple[pa.Table, dict[int, Failure], Callable[[int], str]]:
-    """The rows of a batch; see `input_rows.Found`. The messages of failures do not name the place."""
+    schema: pa.Schema,
+    _fixed: Collection[str] = (),
+) -> Found:
+    """The rows of a batch, see `format.Read`; SourceChanged where the file is not the planned one."""
+    # Before, since what the cache holds is not read again.
+    check_unchanged(descriptor.source)
+    table, bad, place = rows_of(descriptor, columns, cache)
+    return _typed_nulls(table, schema), bad, place
+
+
+def _typed_nulls(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Columns of only nulls get the type that other files give them."""
+    planned = dict(zip(schema.names, schema.types, strict=True))
+    for at, column in enumerate(table.schema):
+        if pa.types.is_null(column.type) and column.name in planned:
+            typed = table.column(at).cast(planned[column.name])
+            table = table.set_column(at, column.name, typed)
+    return table
+
+
+def rows_of(
+    descriptor: Descriptor,
+    columns: Sequence[str] | None,
+    cache: ReadCache,
+) -> Found:
+    """The same with the types of the file, which nobody looks at again. The messages of failures do not name
+    the place.
+    """
     source = descriptor.source
     footer = _footer(source, cache)
     names = _checked_names(source.uri, footer, columns)
@@ -128,8 +155,8 @@ def _is_valid(column: pa.ChunkedArray) -> bool:
     return True
 
 
-def iter_batches(uri: str, batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """A whole part in record batches; BadInput when it is damaged. No link is followed."""
+def part_batches(uri: str, schema: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """A whole part in record batches of one schema; BadInput when it is damaged. No link is followed."""
     with storage.open_input(uri, sequential=True, links=False) as handle:
         small = handle.seek(0, io.SEEK_END) <= WHOLE_BYTES
         handle.seek(0)
@@ -138,4 +165,17 @@ def iter_batches(uri: str, batch_rows: int) -> Iterator[pa.RecordBatch]:
         with decoding(
             uri, "its rows", lambda error: BadInput(f"{uri} is damaged and cannot be read: {error}")
         ):
-            yield from pq.ParquetFile(source, pre_buffer=not small).iter_batches(batch_rows)
+            for batch in pq.ParquetFile(source, pre_buffer=not small).iter_batches(batch_rows):
+                bare = batch.replace_schema_metadata(None)
+                yield bare if bare.schema.equals(schema) else bare.select(schema.names).cast(schema)
+
+
+def part_metadata(uri: str) -> dict[str, str]:
+    """The provenance in a Parquet part, without the prefix of its keys."""
+    prefix = METADATA_PREFIX.encode()
+    known: dict[bytes, bytes] = read_footer(uri).metadata.metadata or {}
+    return {
+        key.removeprefix(prefix).decode(): value.decode()
+        for key, value in known.items()
+        if key.startswith(prefix)
+    }

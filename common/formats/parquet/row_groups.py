@@ -111,8 +111,8 @@ class RowGroup:
 
     @property
     def _is_counted(self) -> bool:
-        """Whether nobody vouches for the file. That of a CSV file is a copy of our own."""
-        return self.cache.admit is not None and self.source.format == "parquet"
+        """Whether nobody vouches for the file, as for a copy of our own."""
+        return self.cache.admit is not None and self.source.origin is None
 
     def _admit(self, size_bytes: int) -> None:
         if self._is_counted and self.cache.admit is not None:

@@ -1,6 +1,6 @@
 """Parquet written: parts in row groups of a bounded size, with provenance in their metadata."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import BinaryIO
 
@@ -21,7 +21,10 @@ than compression saves."""
 
 
 def write(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, sink: BinaryIO, metadata: dict[str, str]
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    sink: BinaryIO,
+    metadata: Mapping[str, str],
 ) -> int:
     """Writes a part with `metadata` beside the file's own; returns the number of rows.
 

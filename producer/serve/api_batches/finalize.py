@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from nightshift.common import storage
 from nightshift.common.errors import LeaseLost, LedgerUnavailable, Permanent
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.formats import convert
+from nightshift.common.formats import streams
 from nightshift.common.formats.jsonl.lines import is_blank, parse_line
 from nightshift.common.formats.jsonl.openai_batch import id_of
 from nightshift.common.ledger import Connection, Ledger
@@ -308,7 +308,7 @@ def _never_ran(
 ) -> Iterator[bytes]:
     """Lines of the rows without an outcome; their ids are read from the input."""
     requests = (
-        text for uri in job.spec.input.uris for text in convert.lines(uri) if not is_blank(text)
+        text for uri in job.spec.input.uris for text in streams.lines(uri) if not is_blank(text)
     )
     for row_index, text in enumerate(requests):
         if row_index % ROWS_A_CHECK == ROWS_A_CHECK - 1:

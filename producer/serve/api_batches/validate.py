@@ -6,7 +6,7 @@ from typing import Any
 import structlog
 
 from nightshift.common.errors import BadInput, LeaseLost, Retryable
-from nightshift.common.formats import convert
+from nightshift.common.formats import streams
 from nightshift.common.formats.jsonl.lines import MOST_LINE_BYTES
 from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.holds import Hold
@@ -191,7 +191,7 @@ def _spec(settings: Settings, batch: ApiBatch, file: File, model: ServedModel) -
 
 
 def _lines(uri: str, work: Renewed) -> Iterator[tuple[int, bytes]]:
-    for number, text in enumerate(convert.lines(uri, MOST_LINE_BYTES), 1):
+    for number, text in enumerate(streams.lines(uri, MOST_LINE_BYTES), 1):
         if number % LINES_A_CHECK == 0:
             work.check()
         yield number, text

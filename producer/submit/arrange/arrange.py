@@ -13,7 +13,9 @@ from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceF
 from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
 from nightshift.common.formats import arranged, input_copies, reading
 from nightshift.common.formats.arranged import OFFSET, Columns
-from nightshift.common.formats.parquet import plan as batch_cuts
+from nightshift.common.formats.format import Wanted
+from nightshift.common.formats.known import FORMATS
+from nightshift.common.formats.parquet import plan as parquet
 from nightshift.common.formats.parquet.footer import read_footer
 from nightshift.common.spec import JobSpec, VllmEngineSpec, digest
 from nightshift.common.storage import FileInfo
@@ -81,13 +83,13 @@ class ArrangedPlan:
 
     def _cuts(self) -> Iterator[int]:
         """Rows of the copy up to the end of each batch."""
-        rows, most = self.rows_total, (self.plan.batch_rows, self.batch_bytes)
+        rows, most = self.rows_total, self.plan.batch_rows
         names = [OFFSET] if self.columns is None else [OFFSET, *self.columns]
-        sizes = batch_cuts.group_sizes(self.uri, read_footer(self.uri), names, rows, most)
-        cuts = batch_cuts.cut_rows(sizes, *most)
+        wanted = Wanted(most, self.batch_bytes, sized=names)
+        cuts = parquet.cuts(self.uri, read_footer(self.uri), rows, wanted)
         if cuts is not None:
             return iter(cuts)
-        return (min(start + most[0], rows) for start in range(0, rows, most[0]))
+        return (min(start + most, rows) for start in range(0, rows, most))
 
 
 def arranged_plan(
@@ -190,7 +192,7 @@ def _unread_bytes(spec: JobSpec, plan: Plan) -> list[str]:
 
 def _is_stable(plan: Plan) -> bool:
     """Whether each row has the types of the schema, which only Parquet says."""
-    return all(file.format in ("parquet", "csv") for file in plan.files if file.rows)
+    return all(FORMATS[file.format].says_columns for file in plan.files if file.rows)
 
 
 def _write(spec: JobSpec, plan: Plan, uri: str, output_uri: str) -> None:

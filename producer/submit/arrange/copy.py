@@ -19,6 +19,7 @@ from nightshift.common.descriptor import Descriptor
 from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
 from nightshift.common.formats import arranged, input_rows
 from nightshift.common.formats.arranged import Columns
+from nightshift.common.formats.known import FORMATS
 from nightshift.common.formats.parquet.write import regrouped
 from nightshift.common.formats.values import table_of, to_list
 from nightshift.common.spec import GenerateTask, JobSpec
@@ -272,7 +273,7 @@ def _json_texts(
     spec: JobSpec, batch: Descriptor, table: pa.Table, names: Sequence[str]
 ) -> dict[str, pa.Array]:
     """The values of nested columns as JSON text."""
-    if names and batch.source.format == "jsonl":
+    if names and FORMATS[batch.source.format].may_have_more:
         # Out of a table objects come with the keys of all that were read together.
         found = input_rows.json_texts(spec, batch, names)
         return {name: pa.array(found[name], pa.string()) for name in names}

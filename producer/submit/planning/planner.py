@@ -15,14 +15,11 @@ import pyarrow as pa
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, InputFormat, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import hive, input_copies, reading, source_files
+from nightshift.common.formats import hive, known, reading
 from nightshift.common.formats.convert import Converter
-from nightshift.common.formats.jsonl import half_characters, openai_batch
-from nightshift.common.formats.jsonl.half_characters import HalfCharacters
-from nightshift.common.formats.jsonl.plan import Scan, scan_lines
-from nightshift.common.formats.jsonl.read import HEAD_ROWS, head_schema
-from nightshift.common.formats.parquet import plan as batch_cuts
-from nightshift.common.formats.parquet.footer import Footer, input_schema, known_nulls, read_footer
+from nightshift.common.formats.csv.types import common_types
+from nightshift.common.formats.csv.types import schema_of as text_schema
+from nightshift.common.formats.format import Examined, Scan, Wanted
 from nightshift.common.spec import InputSpec
 from nightshift.common.spec.sections import BATCH_BYTES
 from nightshift.common.storage import FileInfo
@@ -100,17 +97,12 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class _ExaminedFile:
-    """What is known of one file before its place in the dataset is."""
+class _File:
+    """A file of the input, and what was found in it."""
 
     info: FileInfo
     kind: InputFormat
-    rows: int
-    schema: pa.Schema
-    scan: Scan | None = None
-    cuts: "array[int] | None" = None
-    csv_types: input_copies.Types | None = None
-    marked: int = 0
+    found: Examined
 
 
 def plan(
@@ -137,73 +129,64 @@ def plan(
     bounds = reading.current()
     bounds.begin()
     files = list(storage.expand(spec_input.uris) if infos is None else infos)
-    kinds = [source_files.file_format(info.uri, spec_input.format) for info in files]
+    kinds = [known.file_format(info.uri, spec_input.format) for info in files]
+    wanted = Wanted(batch_rows, batch_bytes, spec_input.id, columns if sized is None else sized)
 
-    def examine(info: FileInfo, kind: InputFormat, limit: int | None = None) -> _ExaminedFile:
+    def examine(info: FileInfo, kind: InputFormat, limit: int | None = None) -> _File:
         with reading.held_to(bounds):  # in a thread of its own, too
             found = look(info, kind, limit)
-            bounds.add_rows(found.rows)
+            bounds.add_rows(found.found.rows)
         return found
 
-    def look(info: FileInfo, kind: InputFormat, limit: int | None) -> _ExaminedFile:
-        source_files.check_content(info, kind)
+    def look(info: FileInfo, kind: InputFormat, limit: int | None) -> _File:
+        known.check_content(info, kind)
         read = info
-        if input_copies.is_streamed(info.uri, kind):
+        if known.is_streamed(info.uri, kind):
             if output_uri is None:
                 raise BadInput(f"{info.uri} must be copied to be planned: name an output directory")
             read = Converter(spec_input, output_uri).copy(info, kind, limit)
-        if kind == "parquet":
-            footer = read_footer(info.uri)
-            found = _examine_parquet(info, footer, spec_input.id, limit)
-        elif kind == "csv":
-            footer = read_footer(read.uri)
-            found = _examine_csv(info, footer, limit)
-        else:
-            found = _examine_lines(info, kind, read, (batch_rows, batch_bytes), limit)
-            footer = None
-        if footer is not None:
-            batch = (batch_rows, batch_bytes)
-            counted = columns if sized is None else sized
-            sizes = batch_cuts.group_sizes(read.uri, footer, counted, found.rows, batch)
-            found = replace(found, cuts=batch_cuts.cut_rows(sizes, batch_rows, batch_bytes))
+        found = known.FORMATS[kind].examine(info, read, wanted, limit)
         _check_unchanged(info)
-        return found
+        return _File(info, kind, found)
 
     if spec_input.limit is None:
         with ThreadPoolExecutor(min(PLANNING_THREADS, max(1, len(files)))) as threads:
             examined = list(threads.map(storage.carried(examine), files, kinds))
     else:
         examined = _examine_until(spec_input.limit, examine, files, kinds)
-    rows_total = sum(file.rows for file in examined)
+    rows_total = sum(file.found.rows for file in examined)
     if not rows_total and not may_be_empty:
         raise BadInput(f"the input has no rows: {', '.join(spec_input.uris)}")
     path = hive.schema_of(spec_input, [info.uri for info in files])
-    schema = _merged_schema([file for file in examined if file.rows], columns, path, spec_input.id)
-    scans = {file.info.uri: file.scan for file in examined if file.scan is not None}
-    cuts = {file.info.uri: file.cuts for file in examined if file.cuts is not None}
-    rows = {file.info.uri: file.rows for file in examined}
-    marked = {file.info.uri: file.marked for file in examined if file.marked}
+    schema = _merged_schema(
+        [file for file in examined if file.found.rows], columns, path, spec_input.id
+    )
+    found = {file.info.uri: file.found for file in examined}
+    scans = {uri: each.scan for uri, each in found.items() if each.scan is not None}
+    cuts = {uri: each.cuts for uri, each in found.items() if each.cuts is not None}
+    rows = {uri: each.rows for uri, each in found.items()}
+    marked = {uri: each.marked for uri, each in found.items() if each.marked}
     sources = _source_files(files, kinds, rows)
     return Plan(sources, schema, rows_total, batch_rows, scans, cuts, marked)
 
 
 def _merged_schema(
-    files: Sequence[_ExaminedFile],
+    files: Sequence[_File],
     columns: Sequence[str] | None,
     path: pa.Schema,
     id_column: str | None,
 ) -> pa.Schema:
     """The columns of all files and those of their path; BadInput for a used one that is in both."""
-    known = [file.csv_types for file in files if file.csv_types is not None]
-    types = input_copies.common_types(known, id_column)
+    texts = [file.found.texts for file in files if file.found.texts is not None]
+    types = common_types(texts, id_column)
 
-    def schema_of(file: _ExaminedFile) -> pa.Schema:
-        if file.csv_types is None:
-            return file.schema
-        return input_copies.schema_of({name: types[name] for name in file.csv_types})
+    def schema_of(found: Examined) -> pa.Schema:
+        if found.texts is None:
+            return found.schema
+        return text_schema({name: types[name] for name in found.texts})
 
     in_files = merge_schemas(
-        ((file.info.uri, file.kind, schema_of(file)) for file in files),
+        ((file.info.uri, file.kind, schema_of(file.found)) for file in files),
         None if columns is None else [name for name in columns if name not in path.names],
     )
     both = [name for name in in_files.names if name in path.names]
@@ -214,54 +197,6 @@ def _merged_schema(
                 "takes that of the files"
             )
     return pa.schema([*(field for field in in_files if field.name not in both), *path])
-
-
-def _examine_parquet(
-    info: FileInfo, footer: Footer, id_column: str | None, limit: int | None
-) -> _ExaminedFile:
-    nulls = known_nulls(footer, id_column) if id_column is not None else 0
-    if nulls:
-        raise BadInput(
-            f"{info.uri}: the id column {id_column!r} has {nulls} nulls; every row needs an id"
-        )
-    schema = input_schema(footer)
-    return _ExaminedFile(info, "parquet", _rows_of(footer, limit), schema)
-
-
-def _examine_csv(info: FileInfo, footer: Footer, limit: int | None) -> _ExaminedFile:
-    types = input_copies.types_of(footer)
-    return _ExaminedFile(
-        info, "csv", _rows_of(footer, limit), input_copies.schema_of(types), csv_types=types
-    )
-
-
-def _rows_of(footer: Footer, limit: int | None) -> int:
-    rows = footer.starts[-1]
-    return rows if limit is None else min(limit, rows)
-
-
-def _examine_lines(
-    info: FileInfo,
-    kind: InputFormat,
-    read: FileInfo,
-    batch: tuple[int, int],
-    limit: int | None,
-) -> _ExaminedFile:
-    """`batch` has the most rows and bytes of a batch."""
-    head = HEAD_ROWS if limit is None else min(limit, HEAD_ROWS)
-    is_batch_file = kind == "openai"
-    bounds = reading.current()
-    schema = openai_batch.SCHEMA
-    if not is_batch_file:
-        schema = head_schema(read.uri, head, info.uri, bounds.most_line_bytes)
-    batch_rows, batch_bytes = batch
-    # Of a batch file a body stays the text it was.
-    half = None if is_batch_file else HalfCharacters()
-    scan = scan_lines(read.uri, batch_rows, bounds.within(limit), half, info.uri)
-    bounds.check_rows(scan.rows)
-    marked = half_characters.count(read.uri, scan.rows) if half is not None and half.found else 0
-    scan, cuts = batch_cuts.cut_lines(read.uri, scan, batch_rows, batch_bytes)
-    return _ExaminedFile(info, kind, scan.rows, schema, scan, cuts, marked=marked)
 
 
 def _check_unchanged(info: FileInfo) -> None:
@@ -275,17 +210,17 @@ def _check_unchanged(info: FileInfo) -> None:
 
 def _examine_until(
     limit: int,
-    examine: Callable[[FileInfo, InputFormat, int], _ExaminedFile],
+    examine: Callable[[FileInfo, InputFormat, int], _File],
     files: Sequence[FileInfo],
     kinds: Sequence[InputFormat],
-) -> list[_ExaminedFile]:
+) -> list[_File]:
     """File by file until there are enough rows: the rest is never opened."""
-    examined: list[_ExaminedFile] = []
+    examined: list[_File] = []
     for info, kind in zip(files, kinds, strict=True):
         if limit <= 0:
             break
         examined.append(examine(info, kind, limit))
-        limit -= examined[-1].rows
+        limit -= examined[-1].found.rows
     return examined
 
 

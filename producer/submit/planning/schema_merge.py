@@ -7,6 +7,7 @@ import pyarrow as pa
 from nightshift.common.descriptor import InputFormat
 from nightshift.common.errors import BadInput
 from nightshift.common.formats.jsonl.columns import merged_type
+from nightshift.common.formats.known import FORMATS
 from nightshift.common.formats.parquet.column_types import (
     canonical_type,
     input_field,
@@ -28,12 +29,13 @@ def merge_schemas(
     merged: dict[str, pa.DataType] = {}
     strict: list[tuple[str, pa.Schema]] = []
     for uri, kind, schema in found:
-        if kind in ("parquet", "csv"):
+        known = FORMATS[kind]
+        if known.says_columns:
             strict.append((uri, schema))
-        if kind != "parquet":
+        if not known.says_types:
             for column in schema:
-                known = merged.get(column.name, pa.null())
-                merged[column.name] = merged_type(known, column.type)
+                so_far = merged.get(column.name, pa.null())
+                merged[column.name] = merged_type(so_far, column.type)
             continue
         for name in set(schema.names if columns is None else columns):
             if len(schema.get_all_field_indices(name)) > 1:
@@ -64,9 +66,10 @@ def with_late_texts(
     Where all input is JSON lines, the column `chats` is JSON text, too: its messages differ in their fields
     and types, and no struct would hold each as it was written.
     """
-    if "jsonl" not in formats:
+    lines = [FORMATS[each].may_have_more for each in formats]
+    if not any(lines):
         return schema
-    exact = {chats} if set(formats) == {"jsonl"} else set()
+    exact = {chats} if all(lines) else set()
     return pa.schema(
         [
             input_field(field.name, pa.string())

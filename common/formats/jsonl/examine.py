@@ -1,0 +1,98 @@
+"""JSONL examined: the columns by the first rows of a file, and where its batches end."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, count
+from typing import Any
+
+import pyarrow as pa
+
+from nightshift.common import storage
+from nightshift.common.errors import BadInput
+from nightshift.common.formats import reading
+from nightshift.common.formats.format import Examined, Wanted
+from nightshift.common.formats.jsonl import half_characters, openai_batch, plan
+from nightshift.common.formats.jsonl.columns import json_type, merged_type
+from nightshift.common.formats.jsonl.half_characters import HalfCharacters
+from nightshift.common.formats.jsonl.lines import content_start, is_blank, parse_line
+from nightshift.common.storage import FileInfo
+
+HEAD_ROWS = 1000
+"""Rows of each file that are parsed at submit."""
+
+HEAD_LINE_BYTES = 256 * 2**20
+"""A file with a longer line among those rows is refused: it is probably no JSONL."""
+
+
+def examine(info: FileInfo, read: FileInfo, wanted: Wanted, limit: int | None) -> Examined:
+    """What a plan knows of a JSONL file, see `format.Examine`."""
+    head = HEAD_ROWS if limit is None else min(limit, HEAD_ROWS)
+    schema = head_schema(read.uri, head, info.uri, reading.current().most_line_bytes)
+    half = HalfCharacters()
+    found = _examined(info, read, wanted, limit, schema, half)
+    marked = half_characters.count(read.uri, found.rows) if half.found else 0
+    return replace(found, marked=marked)
+
+
+def examine_requests(info: FileInfo, read: FileInfo, wanted: Wanted, limit: int | None) -> Examined:
+    """The same of an OpenAI batch file, whose columns are fixed and whose bodies stay the texts they were."""
+    return _examined(info, read, wanted, limit, openai_batch.SCHEMA)
+
+
+def _examined(
+    info: FileInfo,
+    read: FileInfo,
+    wanted: Wanted,
+    limit: int | None,
+    schema: pa.Schema,
+    half: HalfCharacters | None = None,
+) -> Examined:
+    bounds = reading.current()
+    scan = plan.scan_lines(read.uri, wanted.batch_rows, bounds.within(limit), half, info.uri)
+    bounds.check_rows(scan.rows)
+    scan, cuts = plan.cut_lines(read.uri, scan, wanted.batch_rows, wanted.batch_bytes)
+    return Examined(scan.rows, schema, scan, cuts)
+
+
+def head_schema(
+    uri: str,
+    rows: int = HEAD_ROWS,
+    origin: str | None = None,
+    most_line_bytes: int | None = None,
+) -> pa.Schema:
+    """Column types from the first rows of a file; BadInput names the file and line of a broken row.
+
+    `origin` is the file of which this one is a copy; messages name it. Longer lines than `most_line_bytes` are
+    refused; without it than HEAD_LINE_BYTES.
+    """
+    types: dict[str, pa.DataType] = {}
+    for parsed in _head(uri, rows, origin or uri, most_line_bytes or HEAD_LINE_BYTES):
+        for name in dict.fromkeys(chain.from_iterable(parsed)):
+            found = json_type([row.get(name) for row in parsed])
+            types[name] = merged_type(types.get(name, pa.null()), found)
+    return pa.schema(list(types.items()))
+
+
+def _head(uri: str, rows: int, name: str, most_line_bytes: int) -> Iterator[list[dict[str, Any]]]:
+    """The first rows, in lists of a few megabytes; a list with one large row may be larger."""
+    parsed: list[dict[str, Any]] = []
+    taken = held_bytes = 0
+    with storage.open_input(uri, sequential=True) as handle:
+        content_start(handle)
+        for number in count(1):
+            line = handle.readline(most_line_bytes + 1)
+            if not line or taken == rows:
+                break
+            if len(line) > most_line_bytes:
+                raise BadInput(f"{name} line {number}: longer than {most_line_bytes:,} bytes")
+            if is_blank(line):
+                continue
+            try:
+                parsed.append(parse_line(line))
+            except ValueError as error:
+                raise BadInput(f"{name} line {number}: {error}") from error
+            taken, held_bytes = taken + 1, held_bytes + len(line)
+            if held_bytes > 4 * 2**20:
+                yield parsed
+                parsed, held_bytes = [], 0
+    yield parsed

@@ -1,0 +1,130 @@
+"""The formats of files, and which of them a file has by its declaration, its name and its first bytes."""
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Final
+
+from nightshift.common import storage
+from nightshift.common.descriptor import InputFormat
+from nightshift.common.errors import BadInput
+from nightshift.common.formats.csv import examine as csv_examine
+from nightshift.common.formats.csv import plan as csv_plan
+from nightshift.common.formats.csv import read as csv_read
+from nightshift.common.formats.csv import write as csv_write
+from nightshift.common.formats.format import Format
+from nightshift.common.formats.jsonl import examine as jsonl_examine
+from nightshift.common.formats.jsonl import openai_batch
+from nightshift.common.formats.jsonl import plan as jsonl_plan
+from nightshift.common.formats.jsonl import read as jsonl_read
+from nightshift.common.formats.jsonl import write as jsonl_write
+from nightshift.common.formats.parquet import examine as parquet_examine
+from nightshift.common.formats.parquet import read as parquet_read
+from nightshift.common.formats.parquet import write as parquet_write
+from nightshift.common.formats.source_files import compression
+from nightshift.common.storage import FileInfo
+
+FORMATS: Final[Mapping[InputFormat, Format]] = {
+    "parquet": Format(
+        "Parquet",
+        (".parquet", ".pq"),
+        parquet_examine.examine,
+        parquet_read.read,
+        parquet_write.write,
+        magic=b"PAR1",
+        says_types=True,
+        says_columns=True,
+        part_batches=parquet_read.part_batches,
+        part_metadata=parquet_read.part_metadata,
+    ),
+    "jsonl": Format(
+        "JSONL",
+        (".jsonl", ".ndjson"),
+        jsonl_examine.examine,
+        jsonl_read.read,
+        jsonl_write.write,
+        copy=jsonl_plan.copy,
+        copy_suffix="jsonl",
+        may_have_more=True,
+        part_batches=jsonl_read.part_batches,
+    ),
+    "csv": Format(
+        "CSV",
+        (".csv", ".tsv"),
+        csv_examine.examine,
+        csv_read.read,
+        csv_write.write,
+        copy=csv_plan.copy,
+        copy_suffix="parquet",
+        is_copied=True,
+        says_columns=True,
+    ),
+    "openai": Format(
+        "JSONL",
+        (),
+        jsonl_examine.examine_requests,
+        openai_batch.read,
+        openai_batch.write,
+        copy=jsonl_plan.copy,
+        copy_suffix="openai",
+    ),
+}
+
+SUFFIXES: Final[Mapping[str, InputFormat]] = {
+    suffix: kind for kind, known in FORMATS.items() for suffix in known.suffixes
+}
+
+REFUSED_SUFFIXES = {
+    ".json": "holds one value and not rows: write an object a line, as `jq -c '.[]'` does, and "
+    "call it .jsonl",
+    ".xz": "cannot be read: compress it with gzip or zstd instead",
+    ".zip": "is an archive: unpack it",
+    ".xlsx": "is a workbook: save it as CSV",
+}
+"""Formats that people try, and what to do instead."""
+
+_MAGIC = {
+    b"PAR1": "a Parquet file",
+    b"\x1f\x8b": "a gzip file, whose name would end in .gz",
+    b"\x28\xb5\x2f\xfd": "a zstd file, whose name would end in .zst",
+    b"PK\x03\x04": "a zip file, which is not supported",
+}
+
+
+def file_format(uri: str, declared: InputFormat | None = None) -> InputFormat:
+    """The declared format, else that of the suffix; BadInput for a suffix of no known format."""
+    packed = compression(uri)
+    bare = PurePosixPath(uri).with_suffix("") if packed else PurePosixPath(uri)
+    suffix = bare.suffix.lower()
+    found = declared or SUFFIXES.get(suffix)
+    if found is not None and packed and FORMATS[found].copy is None:
+        raise BadInput(
+            f"{uri}: {FORMATS[found].title} is compressed inside: decompress the file around it"
+        )
+    if found is not None:
+        return found
+    works = ", ".join(SUFFIXES)
+    if suffix in REFUSED_SUFFIXES:
+        raise BadInput(f"{uri}: a {suffix} file {REFUSED_SUFFIXES[suffix]}; what works is {works}")
+    raise BadInput(
+        f"{uri}: the suffix does not tell the format; what works is {works}, or say input.format"
+    )
+
+
+def check_content(info: FileInfo, kind: InputFormat) -> None:
+    """BadInput when the first bytes of a file are not of this format."""
+    known = FORMATS[kind]
+    if info.size == 0:
+        if known.magic:
+            raise BadInput(f"{info.uri} is empty (0 bytes), which is no {known.title} file")
+        return
+    start = storage.read_range(info.uri, 0, 4)
+    looks = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
+    if not start.startswith(known.magic):
+        raise BadInput(f"{info.uri} is no {known.title} file but {looks or 'something else'}")
+    if not known.magic and looks is not None and compression(info.uri) is None:
+        raise BadInput(f"{info.uri} is no {known.title} file but {looks}")
+
+
+def is_streamed(uri: str, kind: InputFormat) -> bool:
+    """True for a file that can only be read from its start, so that a copy of it is needed."""
+    return FORMATS[kind].is_copied or compression(uri) is not None
