@@ -255,7 +255,7 @@ class ChildProcess:
                 RevisionChanged(
                     f"the model resolved to revision {engine.revision}, earlier loads to {held}: "
                     "name a revision in engine.revision, or release this one with "
-                    f"`nightshift unpin {self._config.job_id}`"
+                    f"`nightshift release {self._config.job_id} --revision`"
                 )
             )
 

@@ -50,8 +50,7 @@ class Converter:
 
     def restore(self, files: Sequence[SourceFile]) -> None:
         """Makes missing copies of a planned job again; raises what `copy` raises."""
-        folder = f"{self.output_uri.rstrip('/')}/{input_copies.FOLDER}"
-        there = {f"{folder}/{name}" for name in storage.list_names(folder)}
+        there = input_copies.there(self.output_uri)
         for file in files:
             copies = input_copies.copies_of(self.spec_input, self.output_uri, file)
             if copies and file.rows and there.isdisjoint(copies):
@@ -75,30 +74,30 @@ class Converter:
 
 
 def are_there(spec_input: InputSpec, output_uri: str, files: Sequence[SourceFile]) -> bool:
-    """Whether every copy of planned files, sorted ones included, is there now."""
+    """Whether every copy of planned files, sorted ones included, is there now. For an append this is asked under
+    the lock of the job's submit: finish sweeps copies under the same lock, so that what is there now stays
+    until the plan is stored.
+    """
     copies = [input_copies.copies_of(spec_input, output_uri, file) for file in files if file.rows]
     copies += [(uri,) for uri in {file.arranged for file in files} if uri is not None]
     if not any(copies):
         return True
-    folder = f"{output_uri.rstrip('/')}/{input_copies.FOLDER}"
-    there = {f"{folder}/{name}" for name in storage.list_names(folder)}
+    there = input_copies.there(output_uri)
     return all(not there.isdisjoint(names) for names in copies if names)
 
 
 def sweep(
     output_uri: str, wanted: set[str], before: Callable[[], object] = lambda: None
 ) -> list[str]:
-    """Removes what a failed or killed submit has left among the copies of a job; returns why some
-    of it stays. `before` is called before each removal, and may raise.
-
-    A begun copy that somebody writes now stays: an append may store what becomes of it.
+    """Removes the copies that a failed or killed submit has left; returns why some of them stay. `before` is
+    called before each removal, and may raise. Begun copies are left to `output_directory.left_by_killed`.
     """
-    folder = f"{output_uri.rstrip('/')}/{input_copies.FOLDER}"
+    folder = input_copies.folder(output_uri)
     names = [name for name in storage.list_names(folder) if final_name(name) is None]
     unwanted = {f"{folder}/{name}" for name in names} - wanted
 
     def each() -> Iterator[str]:
-        for uri in [*storage.left_unfinished(folder), *sorted(unwanted)]:
+        for uri in sorted(unwanted):
             before()
             yield uri
 

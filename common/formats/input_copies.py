@@ -3,6 +3,7 @@
 import re
 from pathlib import PurePosixPath
 
+from nightshift.common import storage
 from nightshift.common.descriptor import InputFormat, SourceFile
 from nightshift.common.formats.known import FORMATS, is_streamed
 from nightshift.common.spec import InputSpec, digest
@@ -13,6 +14,16 @@ FOLDER = "_input"
 SUFFIX = ".copy"
 """Of copies: a reader of `**/*.parquet` or `**/*.jsonl` must not count their rows. Copies of older
 releases have the suffix of their format alone."""
+
+
+def folder(output_uri: str) -> str:
+    """Where the copies of a job lie."""
+    return f"{output_uri.rstrip('/')}/{FOLDER}"
+
+
+def there(output_uri: str) -> set[str]:
+    """The copies that are there now, as URIs."""
+    return {f"{folder(output_uri)}/{name}" for name in storage.list_names(folder(output_uri))}
 
 
 def copy_uri(
@@ -33,7 +44,7 @@ def copy_uri(
     delimiter = spec_input.delimiter if known.is_copied else None
     identity = [uri, kind, *facts, delimiter, limit]
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", PurePosixPath(uri).name)[:80]
-    return f"{output_uri.rstrip('/')}/{FOLDER}/{digest(identity)[:16]}-{stem}.{known.copy_suffix}{SUFFIX}"
+    return f"{folder(output_uri)}/{digest(identity)[:16]}-{stem}.{known.copy_suffix}{SUFFIX}"
 
 
 def copies_of(spec_input: InputSpec, output_uri: str, source: SourceFile) -> tuple[str, ...]:

@@ -43,10 +43,8 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         control.cancel,
         control.set_,
         control.retry,
-        control.redo,
         control.release,
         control.delete,
-        control.unpin,
     ),
     "Fleet": (
         fleet.drain,
@@ -59,6 +57,9 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     ),
 }
 """The commands of the core; wings add theirs."""
+
+OLD_SPELLINGS = (control.redo, control.unpin)
+"""Commands that work as before, and that nothing names: flags of `retry` and `release` do the same."""
 
 
 class OneSentence(TyperGroup):
@@ -116,6 +117,10 @@ for command in commands():
         app.add_typer(command.run, name=command.called, rich_help_panel=command.panel)
     else:
         app.command(command.called, rich_help_panel=command.panel)(command.run)
+
+
+for old in OLD_SPELLINGS:
+    app.command(Command("Control", old).called, hidden=True)(old)
 
 
 def _show_version(asked: bool) -> None:

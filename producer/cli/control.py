@@ -1,4 +1,4 @@
-"""Commands that change a job: pause, resume, cancel, set, retry, redo, release, delete, unpin.
+"""Commands that change a job: pause, resume, cancel, set, retry, release, delete.
 
 Each answers in one line what changed, or with --json, and leaves a row in the audit log.
 """
@@ -108,17 +108,32 @@ def retry(
     kind: Annotated[
         str | None, typer.Option(help="Of --failed, rows that failed like this.")
     ] = None,
+    lost: Annotated[
+        bool, typer.Option("--lost", help="Rows whose part is gone from the output directory.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Of --lost, also where the whole directory is gone.")
+    ] = False,
     as_json: context.AsJson = False,
 ) -> None:
-    """Run failed rows again; rows that have an answer keep it.
+    """Run failed rows again, or with --lost rows whose part is gone; rows that have an answer keep it.
 
     The new answers go into the parts of the old ones. Until then the rows count as open and are
     not listed as failed; if the job is cancelled before, they keep their old error. Rows of dead
     batches (kind batch_dead) are failed rows too. The manifest goes, and comes back at the end.
     """
     wanted = context.row_error_kind(kind)
+    if lost and (failed or dead):
+        raise BadInput("--lost is a retry of its own: give the other command afterwards")
+    if yes and not lost:
+        raise BadInput("--yes is for --lost, where the whole directory is gone")
+    if lost:
+        redo(job, lost=True, yes=yes, as_json=as_json)
+        return
     if not failed and not dead:
-        raise BadInput("say which rows run again: --failed (with --kind, if only some) or --dead")
+        raise BadInput(
+            "say which rows run again: --failed (with --kind, if only some), --dead or --lost"
+        )
     if wanted is not None and not failed:
         raise BadInput("--kind chooses among the rows of --failed: add it")
     from nightshift.producer import retry as retry_job
@@ -145,9 +160,11 @@ def redo(
     ] = False,
     as_json: context.AsJson = False,
 ) -> None:
-    """Run rows again that had an answer: those whose part was deleted or lost."""
+    """Run rows again whose part was deleted or lost: the old spelling of `retry --lost`."""
     if not lost:
-        raise BadInput("say which rows run again: --lost (`nightshift retry` is for failed rows)")
+        raise BadInput(
+            "say which rows run again: `nightshift retry JOB --failed`, --dead or --lost"
+        )
     from nightshift.producer.control import lost_parts
 
     with context.opened() as (ledger, here):
@@ -157,17 +174,33 @@ def redo(
 
 
 def release(
-    batch: Annotated[
-        int, typer.Argument(metavar="BATCH", help="Number of a batch.", show_default=False)
-    ],
+    job: context.JobName,
     *,
+    batch: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="A batch that a worker holds, as `history` numbers it."),
+    ] = None,
+    revision: Annotated[
+        bool, typer.Option("--revision", help="The revision of the first load of the model.")
+    ] = False,
     as_json: context.AsJson = False,
 ) -> None:
-    """Take a batch from the worker that holds it, uncharged, so that another may claim it."""
-    from nightshift.producer.control import batch_leases
+    """Release what a worker or a first load holds: a batch, uncharged, or the revision of the model.
+
+    A released batch may be claimed by another worker; its old owner drops the rows. A released revision is
+    for one that is gone, or a model that moved on under a branch name: the next load decides, for every job
+    with the same engine and pool. Refused while a worker has or loads the model.
+    """
+    if (batch is None) != revision:
+        raise BadInput("say what is released: --batch N (see `nightshift history`) or --revision")
+    from nightshift.producer.control import batch_leases, job_moves
 
     with context.ledger_of() as ledger:
-        answer = batch_leases.release(ledger, batch)
+        found = context.find_job(ledger, job)
+        if batch is None:
+            answer = job_moves.unpin(ledger, found)
+        else:
+            answer = batch_leases.release(ledger, found, batch)
     context.print_answer(answer, as_json=as_json)
 
 
@@ -195,13 +228,5 @@ def delete(
 
 
 def unpin(job: context.JobName, *, as_json: context.AsJson = False) -> None:
-    """Let the model of a job be loaded at another revision than that of its first load.
-
-    For a revision that is gone, or a model that moved on under a branch name. Holds for every job
-    with the same engine and pool. Refused while a worker has or loads the model.
-    """
-    from nightshift.producer.control import job_moves
-
-    with context.ledger_of() as ledger:
-        answer = job_moves.unpin(ledger, context.find_job(ledger, job))
-    context.print_answer(answer, as_json=as_json)
+    """Release the revision of a model: the old spelling of `release --revision`."""
+    release(job, revision=True, as_json=as_json)

@@ -3,29 +3,40 @@
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.batches import leasing
-from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.producer.control.answer import Answer, detail
 
 
-def release(ledger: Ledger, batch_id: int) -> Answer:
-    """Gives a leased batch back, uncharged; its owner drops the rows at its next heartbeat.
+def release(ledger: Ledger, job: Job, seq: int) -> Answer:
+    """Gives the batch `seq` of a job back, uncharged, or the leased pieces of it where it was split; the owners
+    drop the rows at their next heartbeat. `seq` is the number that `history` and the names of parts have.
 
-    The fence stays: the owner may still commit until somebody else claims the batch, and never after.
-    BadInput where there is no such batch; one that nobody holds is no change.
+    The fence stays: an owner may still commit until another child claims the batch, and never after.
+    BadInput where the job has no such batch; one that no child holds is no change.
     """
+    subject = f"batch {seq} of {job.label}"
+    changes = {"state": ("leased", "pending")}
+    why = f"{audit_log.user()} took it back by `nightshift release`"
     with ledger.transaction() as connection:
-        held = leasing.release_batch(
-            connection, batch_id, f"{audit_log.user()} took it back by `nightshift release`"
-        )
-        if held is None:
-            raise BadInput(f"there is no batch {batch_id} in the ledger")
-        job = jobs.get(connection, held.job_id)
-        subject = f"batch {batch_id} of {f'job {held.job_id}' if job is None else job.label}"
-        if held.state != "leased":
-            then = f"nothing changed, it is {held.state} and nobody holds it"
-            return Answer("release", subject, held.job_id, then=then)
-        changes = {"state": ("leased", "pending")}
-        given = {**detail(changes), "worker": held.owner, "attempt": held.attempt}
-        audit_log.record(connection, "release", held.job_id, f"batch {batch_id}", given)
-    figures = {"batch": batch_id, "worker": held.owner, "attempt": held.attempt}
-    return Answer("release", subject, held.job_id, changes, f"{held.owner} held it", figures)
+        pieces = [
+            (id, leasing.release_batch(connection, id, why))
+            for id in leasing.pieces(connection, job.id, seq)
+        ]
+        held = [(id, piece) for id, piece in pieces if piece and piece.state == "leased"]
+        for id, piece in held:
+            given = {**detail(changes), "worker": piece.owner, "attempt": piece.attempt}
+            audit_log.record(connection, "release", job.id, f"batch {id}", given)
+    if not pieces:
+        raise BadInput(f"{job.label} has no batch {seq}")
+    if not held:
+        states = " and ".join(sorted({piece.state for _, piece in pieces if piece}))
+        then = f"nothing changed, it is {states} and nobody holds it"
+        return Answer("release", subject, job.id, then=then)
+    figures = {
+        "batch": seq,
+        "pieces": [
+            {"id": id, "worker": piece.owner, "attempt": piece.attempt} for id, piece in held
+        ],
+    }
+    owners = " and ".join(sorted({piece.owner for _, piece in held}))
+    return Answer("release", subject, job.id, changes, f"{owners} held it", figures)

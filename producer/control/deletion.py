@@ -13,15 +13,12 @@ from nightshift.common.formats import input_copies, owner_marker, part_names
 from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.jobs import deletions, jobs
 from nightshift.common.ledger.jobs.jobs import Job
-from nightshift.common.ledger.queries import live_parts
 from nightshift.common.settings import Settings
 from nightshift.common.text import first_few
 from nightshift.producer.control.answer import Answer
-from nightshift.producer.reaper import finish, manifest
+from nightshift.producer.reaper import finish, manifest, output_directory
+from nightshift.producer.results import part_files
 from nightshift.producer.submit.output_owner import OwnedDirectory
-
-PAGE_ROOTS = 10_000
-"""Root batches whose parts one statement names."""
 
 FILES_A_PIECE = 50
 """Files that one transaction deletes, which holds the row of the job: a second with a store that takes
@@ -105,10 +102,7 @@ def _delete_files(ledger: Ledger, job: Job) -> int:
         storage.delete(uri)
     with ledger.transaction() as connection:
         jobs.lock(connection, job.id)
-        left = storage.left_unfinished(job.output_uri, part_names.is_own)
-        for folder in storage.OWN_FOLDERS:
-            left += storage.left_unfinished(part_names.final(job.output_uri, folder))
-        storage.delete_all(left)
+        output_directory.warn_left(job, storage.delete_all(output_directory.left_by_killed(job)))
         for folder in storage.OWN_FOLDERS:
             storage.remove_directory(part_names.final(job.output_uri, folder))
         storage.delete(owner_marker.place(job.output_uri))
@@ -162,12 +156,7 @@ def _files(ledger: Ledger, job: Job) -> Iterator[str]:
 
 def part_names_of(ledger: Ledger, job: Job) -> Iterator[str]:
     """Names of the live parts, from the ledger, and from the manifest where batches left for files."""
-    with ledger.transaction() as connection:
-        roots = live_parts.roots(connection, job.id)
-    for first in range(0, roots, PAGE_ROOTS):
-        with ledger.transaction() as connection:
-            found = live_parts.part_names_between(connection, job.id, first, first + PAGE_ROOTS)
-        yield from (name for name, _ in found)
+    yield from (name for name, _ in part_files.kept_names(ledger, job))
     yield from manifest.part_names_in(job)
 
 

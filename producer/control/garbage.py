@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, NightshiftError
-from nightshift.common.formats import input_copies, part_names
 from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.jobs import archives, deletions, job_end, jobs
 from nightshift.common.ledger.jobs.jobs import Job
@@ -101,22 +100,15 @@ def _orphans(ledger: Ledger, job: Job, settings: Settings) -> list[str]:
     """Parts in the directory of a closed job that the ledger does not name, and begun files that killed
     processes left.
 
-    Files are listed first, and the ledger is asked second, as in the sweep of a finish: a file that is
-    listed while no attempt may commit any more, and is not live then, will never be live.
+    As in the sweep of a finish, but that files of other names stay (`output_directory.Listed`).
     """
     storage.hold(job.output_uri, settings.allowed_roots)
     if not OwnedDirectory.of_job(ledger, job).is_owned():
         return []
-    listed = [
-        (name, place(job.output_uri, name))
-        for place in (part_names.staged, part_names.final)
-        for name in storage.list_names(place(job.output_uri, ""))
-        if part_names.is_part(name)
-    ]
+    found = output_directory.listed(job)
     left = output_directory.left_by_killed(job)
-    left += storage.left_unfinished(part_names.final(job.output_uri, input_copies.FOLDER))
     live = set(deletion.part_names_of(ledger, job))
-    if all(name in live for name, _ in listed):
+    if not found.unneeded(live, strangers=False):
         return left
     # Again, once no reaper may archive the batches: then the ledger names every live part.
     with ledger.transaction() as connection:
@@ -125,4 +117,4 @@ def _orphans(ledger: Ledger, job: Job, settings: Settings) -> list[str]:
         if job_end.open_work(connection, job.id).may_commit:
             return left
     live = set(deletion.part_names_of(ledger, job))
-    return left + [uri for name, uri in listed if name not in live]
+    return left + found.unneeded(live, strangers=False)

@@ -3,7 +3,8 @@ place, and what nothing needs is removed.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import structlog
@@ -11,7 +12,7 @@ import structlog
 from nightshift.common import storage
 from nightshift.common.errors import DeleteRefused, Permanent
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.formats import input_copies, part_names, part_rows
+from nightshift.common.formats import part_names, part_rows
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import commits
 from nightshift.common.ledger.jobs import generations, job_end
@@ -74,48 +75,72 @@ def move(ledger: Ledger, job: Job, generation: Generation | None = None) -> None
     warn_left(job, refused)
 
 
-def sweep_parts(ledger: Ledger, job: Job) -> bool:
-    """Removes every part that is not live: lists the files first and asks the ledger second.
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The files in the directory of a job, which are listed before the ledger is asked for the live parts.
 
     A file that is listed while no attempt may commit any more, and is not live then, will never be
     live: names are never used again, and finish and retry take the batches from their owners.
+    """
+
+    job: Job
+    staged: Sequence[str]
+    final: Sequence[str]
+
+    def missing(self, live: Collection[str]) -> set[str]:
+        """The live parts that were not in their place, and are in neither place now."""
+        output = self.job.output_uri
+        return {
+            name
+            for name in set(live).difference(self.final)
+            if part_names.located(output, name) is None
+        }
+
+    def unneeded(self, live: Collection[str], *, strangers: bool) -> list[str]:
+        """The parts that are not live, as URIs; with `strangers` everything in the staging folder."""
+        output = self.job.output_uri
+        staged = (name for name in self.staged if strangers or part_names.is_part(name))
+        found = [part_names.staged(output, name) for name in staged if name not in live]
+        final = (name for name in self.final if part_names.is_part(name))
+        return found + [part_names.final(output, name) for name in final if name not in live]
+
+
+def listed(job: Job) -> Listed:
+    """The files in the staging folder of a job, then those in its output directory."""
+    staged = storage.list_names(part_names.staged(job.output_uri, ""))
+    return Listed(job, staged, storage.list_names(job.output_uri))
+
+
+def sweep_parts(ledger: Ledger, job: Job) -> bool:
+    """Removes every part that is not live, see `Listed`, and what killed processes left.
+
     Returns False when a retry has opened the job again: the new part may lie in the staging folder
     and wait for its COMMIT. Raises Permanent when a live part is missing: such a job is not complete.
     What the store does not let go stays, with a warning.
     """
-    staged = storage.list_names(part_names.staged(job.output_uri, ""))
-    finished = storage.list_names(job.output_uri)
+    found = listed(job)
     reached(Moment.SWEEPING)
     with ledger.transaction() as connection:
         if job_end.open_work(connection, job.id).may_commit:
             return False
     live = {name for name, _ in part_files.names(ledger, job)}
-    missing = {
-        name
-        for name in live.difference(finished)
-        if part_names.located(job.output_uri, name) is None
-    }
-    if missing:
+    if missing := found.missing(live):
         raise Permanent(
             f"{len(missing)} parts that the ledger names are not in {job.output_uri}, one is "
-            f"{min(missing)}: `nightshift redo {job.id} --lost` runs their rows again"
+            f"{min(missing)}: {part_files.way_back(job)}"
         )
-    unneeded = [part_names.staged(job.output_uri, name) for name in set(staged) - live]
-    for name in set(finished) - live:
-        if name.startswith("part-"):
-            unneeded.append(part_names.final(job.output_uri, name))
-    unneeded += left_by_killed(job)
-    warn_left(job, storage.delete_all(unneeded))
+    unneeded = found.unneeded(live, strangers=True)
+    warn_left(job, storage.delete_all([*unneeded, *left_by_killed(job)]))
     storage.remove_directory(part_names.staged(job.output_uri, ""))
     return True
 
 
 def left_by_killed(job: Job) -> list[str]:
-    """Begun files that killed processes left in the output directory, copies of the input aside: of parts,
-    the manifest and the marker, and of files in folders of ours. None that somebody writes now.
+    """Begun files that killed processes left in the output directory: of parts, the manifest and the marker,
+    and of files in folders of ours. None that another process writes now.
     """
     found = storage.left_unfinished(job.output_uri, part_names.is_own)
-    for folder in storage.OWN_FOLDERS - {input_copies.FOLDER}:
+    for folder in storage.OWN_FOLDERS:
         found += storage.left_unfinished(part_names.final(job.output_uri, folder))
     return found
 

@@ -2,7 +2,7 @@
 
 Who removes copies: the finish of a job, here, under the lock of the job's appends; a submit over HTTP that was
 refused, by `serve/submitting.py`, those that it made and no job has; `nightshift delete --output` with the
-directory; and `nightshift gc` copies that were only begun.
+directory. Copies that were only begun go with other begun files (`output_directory.left_by_killed`).
 """
 
 from functools import partial

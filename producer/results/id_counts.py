@@ -5,8 +5,6 @@
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +13,7 @@ from nightshift.common import storage
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.own_folder import own_folder
 from nightshift.common.spec import RequestsTask
 from nightshift.common.states import JobState
 from nightshift.producer.external_sort.repeats import RepeatCount
@@ -52,8 +51,8 @@ def count(ledger: Ledger, job: Job, most_seconds: float = MOST_SECONDS) -> IdCou
     if not_counted.rows > MOST_ROWS or not storage.is_local(job.output_uri):
         return not_counted
     until = time.monotonic() + most_seconds
-    with TemporaryDirectory(prefix="nightshift-ids-") as folder:
-        counted = RepeatCount(Path(folder))
+    with own_folder("nightshift-ids-") as folder:
+        counted = RepeatCount(folder)
         for page in part_files.pages(ledger, job):
             for part in page:
                 if time.monotonic() >= until:

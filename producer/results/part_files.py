@@ -32,6 +32,9 @@ T = TypeVar("T")
 PAGE_ROWS = 65_536
 """Rows whose parts one statement asks for; bounds memory and the number of statements."""
 
+PAGE_ROOTS = 10_000
+"""Root batches whose parts one statement names: a name is short."""
+
 BATCHES_AHEAD = 4
 """Record batches that are read while earlier ones are used."""
 
@@ -65,12 +68,21 @@ def pages_of(
     Batches of an archived job come back first; raises BadInput where its archive is gone.
     """
     bring_back(ledger, job)
+    yield from _pages(ledger, job, query, generation, max(1, PAGE_ROWS // job.spec.batch.rows))
+
+
+def _pages(
+    ledger: Ledger,
+    job: Job,
+    query: Callable[[Connection, int, int, int], T],
+    generation: Generation | None,
+    step: int,
+) -> Iterator[T]:
     if generation is None:
         with ledger.transaction() as connection:
             begin, end = 0, live_parts.roots(connection, job.id)
     else:
         begin, end = generation.first_seq, generation.stop_seq
-    step = max(1, PAGE_ROWS // job.spec.batch.rows)
     for first in range(begin, end, step):
         with ledger.transaction() as connection:
             page = query(connection, job.id, first, min(first + step, end))
@@ -89,7 +101,16 @@ def names(
     ledger: Ledger, job: Job, generation: Generation | None = None
 ) -> Iterator[tuple[str, int]]:
     """Name and batch of each live part, in no order; those of one generation where one is given."""
-    return chain.from_iterable(pages_of(ledger, job, live_parts.part_names_between, generation))
+    bring_back(ledger, job)
+    return kept_names(ledger, job, generation)
+
+
+def kept_names(
+    ledger: Ledger, job: Job, generation: Generation | None = None
+) -> Iterator[tuple[str, int]]:
+    """The same of the batches that are in the ledger now: those of an archived job do not come back."""
+    query = live_parts.part_names_between
+    return chain.from_iterable(_pages(ledger, job, query, generation, PAGE_ROOTS))
 
 
 def missing(ledger: Ledger, job: Job) -> list[tuple[str, int]]:
@@ -115,10 +136,10 @@ def way_back(job: Job) -> str:
     if job.state is JobState.CANCELLED:
         return "the job is cancelled, which is final: submit it with another output directory"
     if owner_marker.read(job.output_uri) is not None:
-        return f"`nightshift redo {job.id} --lost` runs their rows again"
+        return f"`nightshift retry {job.id} --lost` runs their rows again"
     return (
         "the marker of its owner is gone, too: is this the right store, and mounted? "
-        f"`nightshift redo {job.id} --lost --yes` runs their rows again"
+        f"`nightshift retry {job.id} --lost --yes` runs their rows again"
     )
 
 

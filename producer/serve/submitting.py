@@ -154,7 +154,7 @@ def _remove(ledger: Ledger, output_uri: str, uris: list[str]) -> None:
         job_submit.lock_output(connection, output_uri)
         if jobs.by_output(connection, output_uri) is None:
             left = storage.delete_all(uris)
-            folders = {output_uri, f"{output_uri}/{input_copies.FOLDER}"}
+            folders = {output_uri, input_copies.folder(output_uri)}
             folders.update(uri.rpartition("/")[0] for uri in uris)
             for folder in sorted(folders, key=len, reverse=True):
                 storage.remove_directory(folder)

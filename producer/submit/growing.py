@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from nightshift.common import storage
 from nightshift.common.descriptor import SourceFile
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import hive, input_copies, output_schema
+from nightshift.common.formats import hive, output_schema
 from nightshift.common.ledger import Connection, Ledger
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.jobs import archives, generations, jobs, watches
@@ -73,17 +72,6 @@ def unknown(connection: Connection, job: Job, files: Sequence[SourceFile]) -> se
         if known.get(file.uri, (file.size, file.fingerprint)) != (file.size, file.fingerprint):
             raise BadInput(f"{file.uri} changed since job {job.id} planned it: append again")
     return {file.uri for file in files} - known.keys()
-
-
-def copies_are_there(job: Job, files: Sequence[SourceFile]) -> bool:
-    """Whether every copy that a plan needs is there. Asked under the lock of the job's submit: finish sweeps
-    copies under the same lock, so that what is there now stays until the plan is stored.
-    """
-    copies = [input_copies.copies_of(job.spec.input, job.output_uri, file) for file in files]
-    copies += [(uri,) for uri in {file.arranged for file in files} if uri is not None]
-    folder = f"{job.output_uri.rstrip('/')}/{input_copies.FOLDER}"
-    there = {f"{folder}/{name}" for name in storage.list_names(folder)} if any(copies) else set()
-    return all(not there.isdisjoint(names) for names in copies if names)
 
 
 def open_job(connection: Connection, job: Job) -> bool:

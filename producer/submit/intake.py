@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+import structlog
+
 from nightshift.common import permits, storage
 from nightshift.common.errors import BadInput, LeaseLost, StorageUnavailable
 from nightshift.common.failpoints import Moment, reached
@@ -40,6 +42,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, RequestsTask, digest, finish_by
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo, Listing
+from nightshift.common.text import first_few
 from nightshift.producer.closed_jobs import bring_back
 from nightshift.producer.submit import (
     auto_args,
@@ -59,6 +62,8 @@ from nightshift.producer.submit.planning.planner import Plan
 from nightshift.producer.submit.submitted import Submitted
 from nightshift.producer.submit.unique_ids_of_job import Known
 from nightshift.producer.submit.withdraw import withdraw
+
+log = structlog.get_logger(__name__)
 
 MOST_PLANS = 3
 """How often the files of a growing job are planned because a copy of them was swept away meanwhile."""
@@ -164,7 +169,7 @@ def take_in(intake: Intake) -> None:
         if intake.answer is None:
             step(intake)
     if intake.answer is None:
-        folder = f"{intake.output_uri}/{input_copies.FOLDER}"
+        folder = input_copies.folder(intake.output_uri)
         raise StorageUnavailable(
             f"copies of {intake.files[0].uri} in {folder} vanish: append again"
         )
@@ -397,7 +402,7 @@ def store_generation(intake: Intake) -> None:
             ordered = ordered.only(left)
         elif len(left) < len(ordered.files):
             return
-        if not growing.copies_are_there(job, ordered.files):
+        if not convert.are_there(job.spec.input, job.output_uri, ordered.files):
             return
         generations.begin(connection, job.id)
         first = generations.end(connection, job.id)
@@ -442,7 +447,7 @@ def store_versions(intake: Intake) -> None:
     old_parts: list[str] = []
     with intake.ledger.transaction() as connection:
         job_submit.lock(connection, job.identity)
-        if not growing.copies_are_there(job, planned.files):
+        if not convert.are_there(job.spec.input, job.output_uri, planned.files):
             return
         if not unique_ids_of_job.still_known(connection, job, intake.ids):
             return
@@ -463,8 +468,10 @@ def store_versions(intake: Intake) -> None:
     if reopened or stale:
         withdraw(intake.ledger, job, stale)
     # Behind the files that name the parts. Names are never used again, so no part of another goes.
-    for place in (part_names.staged, part_names.final):
-        storage.delete_all(place(job.output_uri, name) for name in old_parts)
+    places = (part_names.staged, part_names.final)
+    uris = [place(job.output_uri, name) for place in places for name in old_parts]
+    if refused := storage.delete_all(uris):
+        log.warning("files_left", job_id=job.id, files=len(refused), why=first_few(refused, 3))
     intake.answer = Appended(len(planned.files), planned.rows_total, 0, None, reopened)
 
 

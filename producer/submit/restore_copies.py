@@ -59,8 +59,7 @@ def _gone(
             ordered.setdefault(file.arranged, []).append(file)
     if not ordered and not any(converted):
         return [], {}
-    folder = f"{job.output_uri.rstrip('/')}/{input_copies.FOLDER}"
-    there = {f"{folder}/{name}" for name in storage.list_names(folder)}
+    there = input_copies.there(job.output_uri)
     to_convert = [
         file
         for file, names in zip(files, converted, strict=True)

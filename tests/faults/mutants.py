@@ -197,7 +197,7 @@ MUTANTS = (
     Mutant(
         "an append looks for its copies under the lock of the sweep",
         "producer/submit/intake.py",
-        "        if not growing.copies_are_there(job, ordered.files):\n",
+        "        if not convert.are_there(job.spec.input, job.output_uri, ordered.files):\n",
         "        if False:\n",
         (f"{GROWTH}::test_copies_of_an_append_outlive_a_finish_that_sweeps",),
     ),
@@ -218,7 +218,7 @@ MUTANTS = (
     Mutant(
         "redone files look for their copies under the lock of the sweep",
         "producer/submit/intake.py",
-        "        if not growing.copies_are_there(job, planned.files):\n",
+        "        if not convert.are_there(job.spec.input, job.output_uri, planned.files):\n",
         "        if False:\n",
         (f"{GROWTH}::test_the_copy_of_a_changed_file_outlives_a_finish_that_sweeps",),
     ),
@@ -314,8 +314,8 @@ MUTANTS = (
     Mutant(
         "live parts that gc leaves alone",
         "producer/control/garbage.py",
-        "    return left + [uri for name, uri in listed if name not in live]\n",
-        "    return left + [uri for name, uri in listed]\n",
+        "    return left + found.unneeded(live, strangers=False)\n",
+        "    return left + found.unneeded((), strangers=False)\n",
         (f"{GC}::test_orphans_are_shown_first_and_deleted_when_told_so",),
     ),
     Mutant(
@@ -359,8 +359,7 @@ MUTANTS = (
 """,
         """    live = {name for name, _ in part_files.names(ledger, job)}
     reached(Moment.SWEEPING)
-    staged = storage.list_names(part_names.staged(job.output_uri, ""))
-    finished = storage.list_names(job.output_uri)
+    found = listed(job)
 """,
         ("tests/faults/test_finish.py::test_a_late_sweep_deletes_no_part_of_a_retry",),
     ),

@@ -78,9 +78,9 @@ def test_a_batch_is_taken_from_a_worker_that_hangs_in_it(rig: Rig) -> None:
     )
     rig.reaper()
     rig.worker()
-    held = "SELECT id FROM batches WHERE state = 'leased'"
+    held = "SELECT seq FROM batches WHERE state = 'leased'"
     [(batch,)] = wait_until(lambda: rig.ask(held), what="the lease")
-    assert "leased" in rig.command("release", str(batch)).stdout
+    assert "leased" in rig.command("release", "stuck", "--batch", str(batch)).stdout
     told = json.loads(rig.command("history", "stuck", "--json").stdout)["attempts"]
     [attempt] = [each for each in told if each["attempt"] == 1]
     assert attempt["why"].endswith(" took it back by `nightshift release`")
@@ -88,10 +88,10 @@ def test_a_batch_is_taken_from_a_worker_that_hangs_in_it(rig: Rig) -> None:
     rig.finished("stuck", ids)
     assert rig.value("SELECT outcome FROM attempts WHERE attempt = 1") in ("released", "done")
     assert rig.charges() == (0, 0)
-    again = rig.command("release", str(batch))
+    again = rig.command("release", "stuck", "--batch", str(batch))
     assert again.stdout.endswith("nothing changed, it is done and nobody holds it\n")
-    missing = rig.command("release", "999")
+    missing = rig.command("release", "stuck", "--batch", "999")
     assert (missing.returncode, missing.stderr) == (
         2,
-        "nightshift: there is no batch 999 in the ledger\n",
+        "nightshift: job 1 (stuck) has no batch 999\n",
     )

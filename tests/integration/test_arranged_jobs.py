@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+from nightshift.common import storage
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput
 from nightshift.common.formats.jsonl import examine
@@ -25,7 +26,7 @@ from nightshift.producer.control.deletion import delete
 from nightshift.producer.estimate import estimate_report
 from nightshift.producer.estimate.estimate import estimate
 from nightshift.producer.estimate.pilot import submit_pilot
-from nightshift.producer.reaper import sweep_copies
+from nightshift.producer.reaper import output_directory, sweep_copies
 from nightshift.producer.results import sample as results
 from nightshift.producer.results.collect import collect
 from nightshift.producer.submit.arrange import copy
@@ -217,6 +218,7 @@ def test_a_finish_that_sweeps_leaves_the_copy_that_an_append_is_writing(
 
     def sweep_first(*given: Any) -> Any:
         sorts.append(given)
+        storage.delete_all(output_directory.left_by_killed(site.job))
         sweep_copies.sweep_copies(site.ledger, site.job)
         return in_order(*given)
 

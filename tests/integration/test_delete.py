@@ -183,7 +183,7 @@ def test_a_deletion_that_was_cut_off_goes_on_and_nothing_runs_the_job_meanwhile(
     finished(site)
     cut_off(nightshift, monkeypatch)
     assert not (site.folder / "out").exists()
-    for command in (["retry", "1", "--failed"], ["redo", "1", "--lost"], ["verify", "1"]):
+    for command in (["retry", "1", "--failed"], ["retry", "1", "--lost"], ["verify", "1"]):
         said = nightshift(*command)
         assert "job 1 is being deleted: `nightshift delete 1` goes on" in said.stderr, command
     with pytest.raises(Exception, match="job 1 is being deleted"):

@@ -92,9 +92,9 @@ def test_a_run_of_a_completed_job_whose_output_is_gone_fails_and_names_the_way_b
     for command in (RUN, ("submit", *RUN[1:]), ("wait", "1")):
         gone = alone.command(*command)
         said = gone.stdout + gone.stderr
-        assert (gone.returncode, "`nightshift redo 1 --lost --yes`" in said) == (3, True), said
+        assert (gone.returncode, "`nightshift retry 1 --lost --yes`" in said) == (3, True), said
     assert "1 parts of job 1 are gone from" in said
-    assert alone.command("redo", "1", "--lost", "--yes").returncode == 0
+    assert alone.command("retry", "1", "--lost", "--yes").returncode == 0
     back = alone.command(*RUN)
     assert back.returncode == 0, back.stdout + back.stderr
     assert len(output_ids(alone.folder / "out")) == 250

@@ -422,15 +422,15 @@ def test_wait_exits_with_1_when_rows_failed(done: Work, nightshift: Callable[...
     assert done.spec.output.uri in result.stdout
 
 
-def test_unpin_releases_the_revision_of_the_first_load(
+def test_release_forgets_the_revision_of_the_first_load(
     work: Work, nightshift: Callable[..., Result]
 ) -> None:
-    nothing = nightshift("unpin", "small")
+    nothing = nightshift("release", "small", "--revision")
     assert (nothing.exit_code, "nothing to release" in nothing.stderr) == (2, True)
     with work.ledger.transaction() as connection:
         connection.execute(text("UPDATE engines SET revision = 'abc'"))
         connection.execute(text("UPDATE workers SET state = 'ended'"))
-    result = nightshift("unpin", "small")
+    result = nightshift("release", "small", "--revision")
     assert result.exit_code == 0
     assert result.stdout == (
         f"job {work.job_id} (small): held revision abc -> none; its next load decides\n"

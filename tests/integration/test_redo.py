@@ -39,7 +39,7 @@ def test_lost_parts_of_a_closed_job_run_again_and_nothing_else(
     before = kept.read_bytes()
     for part in gone[:2]:
         part.unlink()
-    said = nightshift("redo", "1", "--lost")
+    said = nightshift("retry", "1", "--lost")
     assert said.stdout == (
         "job 1 (moody): 20 rows in 2 batches run again; `nightshift wait 1` waits for it\n"
     )
@@ -50,7 +50,7 @@ def test_lost_parts_of_a_closed_job_run_again_and_nothing_else(
     # Errors of the parts that were lost went with them; those of the others stay.
     assert sorted(row % 10 for row in site.agrees()) == [3, 3, 4, 4]
     assert kept.read_bytes() == before
-    again = nightshift("redo", "1", "--lost")
+    again = nightshift("retry", "1", "--lost")
     assert again.stdout == "job 1 (moody): no part is gone\n"
     with site.ledger.transaction() as connection:
         log = audit_log.of_job(connection, site.job_id)
@@ -64,7 +64,7 @@ def test_a_lost_part_of_a_running_job_runs_again(
     site.submit()
     site.run(moody(), most=2)
     parts(site)[0].unlink()
-    assert "10 rows in 1 batches run again" in nightshift("redo", "1", "--lost").stdout
+    assert "10 rows in 1 batches run again" in nightshift("retry", "1", "--lost").stdout
     assert site.work(moody()) is JobState.COMPLETED
     assert site.agrees() == {}
 
@@ -76,8 +76,8 @@ def test_a_job_that_could_not_be_finished_names_the_command_that_helps(
     site.run(moody())
     parts(site)[0].unlink()
     assert site.finish() is JobState.FAILED
-    assert "`nightshift redo 1 --lost` runs their rows again" in str(site.job.reason)
-    assert nightshift("redo", "1", "--lost").exit_code == 0
+    assert "`nightshift retry 1 --lost` runs their rows again" in str(site.job.reason)
+    assert nightshift("retry", "1", "--lost").exit_code == 0
     assert site.work(moody()) is JobState.COMPLETED
     assert site.agrees() == {}
 
@@ -92,7 +92,7 @@ def test_a_lost_error_part_of_a_dead_batch_makes_its_rows_run_again(
     assert site.finish() is JobState.FAILED
     dead = next(part for part in parts(site) if "part-000000" in part.name)
     dead.unlink()
-    assert nightshift("redo", "1", "--lost").exit_code == 0
+    assert nightshift("retry", "1", "--lost").exit_code == 0
     assert site.work(moody()) is JobState.COMPLETED
     assert site.agrees() == {}
 
@@ -113,10 +113,10 @@ def test_a_directory_that_is_gone_as_a_whole_needs_a_second_word(
     site.submit()
     site.work(moody())
     (site.folder / "out").rename(site.folder / "elsewhere")
-    said = nightshift("redo", "1", "--lost")
+    said = nightshift("retry", "1", "--lost")
     assert (said.exit_code, "is this the right store, and mounted?" in said.stderr) == (2, True)
     assert site.job.state is JobState.COMPLETED
-    assert nightshift("redo", "1", "--lost", "--yes").exit_code == 0
+    assert nightshift("retry", "1", "--lost", "--yes").exit_code == 0
     assert site.work(moody()) is JobState.COMPLETED
     assert site.agrees() == {}
 
@@ -132,18 +132,21 @@ def test_every_reader_of_an_output_that_is_gone_names_the_command_that_brings_it
     for reader, code in ((("verify", "1"), 1), (collect, 2), (("wait", "1"), 3)):
         said = nightshift(*reader)
         told = " ".join((said.stdout + said.stderr).split())
-        assert (said.exit_code, "`nightshift redo 1 --lost`" in told) == (code, True), told
+        assert (said.exit_code, "`nightshift retry 1 --lost`" in told) == (code, True), told
     first.parent.rename(site.folder / "elsewhere")
     for reader in (("verify", "1"), collect, ("sample", "1"), ("wait", "1")):
         said = nightshift(*reader)
         told = " ".join((said.stdout + said.stderr).split())
-        assert "`nightshift redo 1 --lost --yes`" in told, told
-    assert nightshift("redo", "1", "--lost", "--yes").exit_code == 0
+        assert "`nightshift retry 1 --lost --yes`" in told, told
+    assert nightshift("retry", "1", "--lost", "--yes").exit_code == 0
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
-    [(["1"], "say which rows run again: --lost"), (["1", "--lost"], "job 1 is cancelled")],
+    [
+        (["1"], "say which rows run again: --failed (with --kind, if only some), --dead or --lost"),
+        (["1", "--lost"], "job 1 is cancelled"),
+    ],
 )
 def test_what_cannot_be_redone_is_one_sentence(
     site: Site, nightshift: Callable[..., Result], arguments: list[str], sentence: str
@@ -153,5 +156,5 @@ def test_what_cannot_be_redone_is_one_sentence(
     with site.ledger.transaction() as connection:
         jobs.cancel(connection, site.job_id)
     parts(site)[0].unlink()
-    said = nightshift("redo", *arguments)
+    said = nightshift("retry", *arguments)
     assert (said.exit_code, said.stderr.startswith(f"nightshift: {sentence}")) == (2, True)

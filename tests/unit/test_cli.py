@@ -26,7 +26,7 @@ COMMANDS = (
     "resume",
     "cancel",
     "retry",
-    "unpin",
+    "release",
     "migrate",
     "reaper",
 )
@@ -42,7 +42,7 @@ ON_A_JOB = {
     "resume": [],
     "cancel": [],
     "retry": ["--failed"],
-    "unpin": [],
+    "release": ["--revision"],
     "collect": ["--to", "x.parquet"],
 }
 

@@ -5,14 +5,11 @@ of the supervisor, and its folder is removed. A scrape reads files: neither scra
 waits for the other.
 """
 
-import fcntl
-import os
 import shutil
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +20,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from nightshift.common.errors import BadInput
+from nightshift.common.own_folder import own_folder
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings, named_gpus
 from nightshift.common.telemetry import listener, metrics
@@ -226,41 +224,18 @@ def served(settings: Settings, pool: str) -> Iterator[MachineMetrics]:
 
 @contextmanager
 def _own_folder(run_dir: Path | None) -> Iterator[Path]:
-    """A folder for as long as this process lives. Folders that killed processes left in `run_dir`
-    are removed. BadInput when the folder cannot be made.
-    """
+    """A folder for as long as this process lives, see `own_folder`. BadInput when the folder cannot be made."""
     parent = None if run_dir is None else run_dir.absolute() / "metrics"
-    try:
-        if run_dir is not None and parent is not None:
-            run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            parent.mkdir(mode=0o700, exist_ok=True)
-            _sweep(parent)
-        folder = Path(tempfile.mkdtemp(prefix="nightshift-metrics-", dir=parent))
-        lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
-    except OSError as error:
-        place = "the folder for temporary files" if run_dir is None else run_dir
-        raise BadInput(f"{VARIABLE}: {place} cannot be used: {error.strerror}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        try:
+            if run_dir is not None and parent is not None:
+                run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+                parent.mkdir(mode=0o700, exist_ok=True)
+            folder = stack.enter_context(own_folder("nightshift-metrics-", parent))
+        except OSError as error:
+            place = "the folder for temporary files" if run_dir is None else run_dir
+            raise BadInput(f"{VARIABLE}: {place} cannot be used: {error.strerror}") from error
         yield folder
-    finally:
-        os.close(lock)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _sweep(parent: Path) -> None:
-    for path in parent.glob("nightshift-metrics-*/lock"):
-        try:
-            lock = os.open(path, os.O_RDWR)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its holder is gone
-            shutil.rmtree(path.parent, ignore_errors=True)
-        except BlockingIOError:
-            continue
-        finally:
-            os.close(lock)
 
 
 def _engine_of(families: Iterable[Family]) -> str | None:

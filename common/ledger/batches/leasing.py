@@ -146,6 +146,12 @@ def release_batch(connection: Connection, batch_id: int, why: str) -> Any | None
     return found
 
 
+def pieces(connection: Connection, job_id: int, seq: int) -> Sequence[int]:
+    """The ids of the batch `seq` of a job; several where the batch was split."""
+    statement = text("SELECT id FROM batches WHERE job_id = :job_id AND seq = :seq ORDER BY id")
+    return connection.scalars(statement, {"job_id": job_id, "seq": seq}).all()
+
+
 def released_before(connection: Connection, lease: Lease, error: str) -> int:
     """How many earlier leases of the batch were released with the same error, within a day."""
     statement = text("""

@@ -2,13 +2,14 @@
 of uploads and webhooks that are over for long; jobs of batches whose results are gone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from nightshift.common import storage
 from nightshift.common.errors import NightshiftError, StorageUnavailable
 from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.producer.serve.ledger import (
@@ -37,36 +38,35 @@ MOST_ROWS = 1000
 
 
 def sweep_once(ledger: Ledger) -> bool:
-    """Removes the bytes of some files, then their rows; False where nothing is left to do.
-
-    Bytes go first: a row without bytes is swept again, and bytes without a row would stay for ever.
+    """Removes the bytes of some files and parts of uploads, then their rows, and old rows; False where nothing
+    is left to do.
     """
     with ledger.transaction() as connection:
-        found = files.take_unwanted(connection, MOST_FILES, SILENT_SECONDS)
-    for id, uri in found:
-        try:
-            storage.delete(uri)
-        except StorageUnavailable as error:
-            log.warning("file_not_swept", file=id, why=str(error))
-            continue
-        with ledger.transaction() as connection:
-            files.forget(connection, id)
-    return sweep_parts(ledger) or sweep_rows(ledger) or len(found) == MOST_FILES
-
-
-def sweep_parts(ledger: Ledger) -> bool:
-    """The same for parts of uploads that are over."""
+        unwanted = files.take_unwanted(connection, MOST_FILES, SILENT_SECONDS)
+    _sweep(ledger, "file", unwanted, files.forget)
     with ledger.transaction() as connection:
-        found = uploads.take_unwanted(connection, MOST_FILES)
-    for id, uri in found:
+        parts = uploads.take_unwanted(connection, MOST_FILES)
+    _sweep(ledger, "part of an upload", parts, uploads.forget_part)
+    return sweep_rows(ledger) or MOST_FILES in (len(unwanted), len(parts))
+
+
+def _sweep(
+    ledger: Ledger,
+    what: str,
+    unwanted: Sequence[tuple[str, str]],
+    forget: Callable[[Connection, str], object],
+) -> None:
+    """Removes the bytes of (id, uri), then their rows. Bytes go first: a row without bytes is swept again, and
+    bytes without a row would stay for ever.
+    """
+    for id, uri in unwanted:
         try:
             storage.delete(uri)
         except StorageUnavailable as error:
-            log.warning("part_not_swept", part=id, why=str(error))
+            log.warning("not_swept", what=what, id=id, why=str(error))
             continue
         with ledger.transaction() as connection:
-            uploads.forget_part(connection, id)
-    return len(found) == MOST_FILES
+            forget(connection, id)
 
 
 def sweep_rows(ledger: Ledger) -> bool:

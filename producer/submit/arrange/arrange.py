@@ -161,7 +161,7 @@ def copy_uri(spec: JobSpec, files: Sequence[SourceFile], output_uri: str) -> str
     facts = [(file.uri, file.size, file.fingerprint, file.rows) for file in files]
     read = spec.input.model_dump(mode="json", include={"delimiter", "partitioning", "id", "limit"})
     shown = [spec.task.model_dump(mode="json"), spec.read_columns]
-    folder = f"{output_uri.rstrip('/')}/{input_copies.FOLDER}"
+    folder = input_copies.folder(output_uri)
     return f"{folder}/{digest([arranged.VERSION, facts, read, shown])[:16]}{arranged.SUFFIX}"
 
 
