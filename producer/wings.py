@@ -1,8 +1,9 @@
 """Wings: features that hang beside the core, each in a folder of its own. The core imports none of them.
 
-A wing takes part where the core asks who does. Its module `wing` has a function for each of these points:
+A wing takes part where the core asks who does. Its module `wing` is a table: for each of these points a function,
+or where a function stands (`module:name`), so that nothing of a wing is imported before it is asked for.
 
-- `commands()`: commands of `nightshift`, as `cli/command.py` describes them.
+- `commands`: commands of `nightshift`, a list as `cli/command.py` describes them.
 - `duties(reaper)`: what a reaper does for the wing, as `reaper/duty.py` describes duties.
 - `bring_back(ledger, job)`, `archived_errors(ledger, job, kind=, limit=)`: rows of a closed job that are
   not in Postgres, see `closed_jobs.py`.
@@ -13,6 +14,7 @@ A wing takes part where the core asks who does. Its module `wing` has a function
 
 from functools import cache
 from importlib import import_module
+from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
 
@@ -22,7 +24,8 @@ INSTALLED = ("archive", "doctor", "estimate", "explain", "judge", "serve", "tune
 
 def offered(point: str) -> list[Any]:
     """What wings have at this point, in the order of INSTALLED; the caller knows the type."""
-    return [vars(wing)[point] for wing in _wings() if point in vars(wing)]
+    found = [vars(wing)[point] for wing in _wings() if point in vars(wing)]
+    return [resolve_name(each) if isinstance(each, str) else each for each in found]
 
 
 @cache

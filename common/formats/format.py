@@ -92,7 +92,6 @@ class Format:
     """
 
     title: str
-    suffixes: tuple[str, ...]
     examine: Examine
     read: Read
     write: Write

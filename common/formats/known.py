@@ -1,7 +1,6 @@
-"""The formats of files, and which of them a file has by its declaration, its name and its first bytes."""
+"""The formats of files, and whether a file begins as one of its format does."""
 
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 from typing import Final
 
 from nightshift.common import storage
@@ -26,7 +25,6 @@ from nightshift.common.storage import FileInfo
 FORMATS: Final[Mapping[InputFormat, Format]] = {
     "parquet": Format(
         "Parquet",
-        (".parquet", ".pq"),
         parquet_examine.examine,
         parquet_read.read,
         parquet_write.write,
@@ -38,7 +36,6 @@ FORMATS: Final[Mapping[InputFormat, Format]] = {
     ),
     "jsonl": Format(
         "JSONL",
-        (".jsonl", ".ndjson"),
         jsonl_examine.examine,
         jsonl_read.read,
         jsonl_write.write,
@@ -49,7 +46,6 @@ FORMATS: Final[Mapping[InputFormat, Format]] = {
     ),
     "csv": Format(
         "CSV",
-        (".csv", ".tsv"),
         csv_examine.examine,
         csv_read.read,
         csv_write.write,
@@ -60,7 +56,6 @@ FORMATS: Final[Mapping[InputFormat, Format]] = {
     ),
     "openai": Format(
         "JSONL",
-        (),
         jsonl_examine.examine_requests,
         openai_batch.read,
         openai_batch.write,
@@ -69,18 +64,6 @@ FORMATS: Final[Mapping[InputFormat, Format]] = {
     ),
 }
 
-SUFFIXES: Final[Mapping[str, InputFormat]] = {
-    suffix: kind for kind, known in FORMATS.items() for suffix in known.suffixes
-}
-
-REFUSED_SUFFIXES = {
-    ".json": "holds one value and not rows: write an object a line, as `jq -c '.[]'` does, and "
-    "call it .jsonl",
-    ".xz": "cannot be read: compress it with gzip or zstd instead",
-    ".zip": "is an archive: unpack it",
-    ".xlsx": "is a workbook: save it as CSV",
-}
-"""Formats that people try, and what to do instead."""
 
 _MAGIC = {
     b"PAR1": "a Parquet file",
@@ -88,26 +71,6 @@ _MAGIC = {
     b"\x28\xb5\x2f\xfd": "a zstd file, whose name would end in .zst",
     b"PK\x03\x04": "a zip file, which is not supported",
 }
-
-
-def file_format(uri: str, declared: InputFormat | None = None) -> InputFormat:
-    """The declared format, else that of the suffix; BadInput for a suffix of no known format."""
-    packed = compression(uri)
-    bare = PurePosixPath(uri).with_suffix("") if packed else PurePosixPath(uri)
-    suffix = bare.suffix.lower()
-    found = declared or SUFFIXES.get(suffix)
-    if found is not None and packed and FORMATS[found].copy is None:
-        raise BadInput(
-            f"{uri}: {FORMATS[found].title} is compressed inside: decompress the file around it"
-        )
-    if found is not None:
-        return found
-    works = ", ".join(SUFFIXES)
-    if suffix in REFUSED_SUFFIXES:
-        raise BadInput(f"{uri}: a {suffix} file {REFUSED_SUFFIXES[suffix]}; what works is {works}")
-    raise BadInput(
-        f"{uri}: the suffix does not tell the format; what works is {works}, or say input.format"
-    )
 
 
 def check_content(info: FileInfo, kind: InputFormat) -> None:

@@ -1,15 +1,59 @@
-"""Files of the input: which format a file has by its declaration, its name and its first bytes, and
+"""Files of the input: which format a file has by its declaration and its name, and
 whether it is still the file that was planned.
 """
 
+from collections.abc import Mapping
 from pathlib import PurePosixPath
+from typing import Final
 
 from nightshift.common import storage
-from nightshift.common.descriptor import SourceFile
-from nightshift.common.errors import SourceChanged
+from nightshift.common.descriptor import InputFormat, SourceFile
+from nightshift.common.errors import BadInput, SourceChanged
+
+SUFFIXES: Final[Mapping[str, InputFormat]] = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".tsv": "csv",
+}
+
+COMPRESSED_INSIDE: Final[Mapping[str, str]] = {"parquet": "Parquet"}
+"""Formats whose files are never compressed as a whole, with their names."""
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 """Suffix, after that of JSONL or CSV, to Arrow's name of the codec."""
+
+
+REFUSED_SUFFIXES = {
+    ".json": "holds one value and not rows: write an object a line, as `jq -c '.[]'` does, and "
+    "call it .jsonl",
+    ".xz": "cannot be read: compress it with gzip or zstd instead",
+    ".zip": "is an archive: unpack it",
+    ".xlsx": "is a workbook: save it as CSV",
+}
+"""Formats that people try, and what to do instead."""
+
+
+def file_format(uri: str, declared: InputFormat | None = None) -> InputFormat:
+    """The declared format, else that of the suffix; BadInput for a suffix of no known format."""
+    packed = compression(uri)
+    bare = PurePosixPath(uri).with_suffix("") if packed else PurePosixPath(uri)
+    suffix = bare.suffix.lower()
+    found = declared or SUFFIXES.get(suffix)
+    if packed and found is not None and found in COMPRESSED_INSIDE:
+        raise BadInput(
+            f"{uri}: {COMPRESSED_INSIDE[found]} is compressed inside: decompress the file around it"
+        )
+    if found is not None:
+        return found
+    works = ", ".join(SUFFIXES)
+    if suffix in REFUSED_SUFFIXES:
+        raise BadInput(f"{uri}: a {suffix} file {REFUSED_SUFFIXES[suffix]}; what works is {works}")
+    raise BadInput(
+        f"{uri}: the suffix does not tell the format; what works is {works}, or say input.format"
+    )
 
 
 def compression(uri: str) -> str | None:

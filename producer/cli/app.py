@@ -106,17 +106,18 @@ def commands() -> list[Command]:
     """Every command, panel by panel, in the order shown in `--help`."""
     found = [Command(panel, run) for panel, runs in PANELS.items() for run in runs]
     for of_wing in wings.offered("commands"):
-        for command in of_wing():
+        for command in of_wing:
             names = [each.called if each.panel == command.panel else "" for each in found]
             found.insert(names.index(command.before) if command.before else len(found), command)
     return found
 
 
 for command in commands():
-    if isinstance(command.run, typer.Typer):
-        app.add_typer(command.run, name=command.called, rich_help_panel=command.panel)
+    function = command.function
+    if isinstance(function, typer.Typer):
+        app.add_typer(function, name=command.called, rich_help_panel=command.panel)
     else:
-        app.command(command.called, rich_help_panel=command.panel)(command.run)
+        app.command(command.called, rich_help_panel=command.panel)(function)
 
 
 for old in OLD_SPELLINGS:

@@ -1,17 +1,5 @@
 """Where the judge takes part: a command."""
 
-from __future__ import annotations
+from nightshift.producer.cli.command import Command
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from nightshift.producer.cli.command import Command
-
-
-def commands() -> Sequence[Command]:
-    """Judge."""
-    from nightshift.producer.cli.command import Command
-    from nightshift.producer.judge.commands import judge
-
-    return [Command("Run", judge)]
+commands = [Command("Run", "nightshift.producer.judge.commands:judge")]

@@ -4,7 +4,7 @@ from pathlib import PurePosixPath
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import known, source_files
+from nightshift.common.formats import source_files
 from nightshift.common.settings import Settings
 
 
@@ -32,7 +32,7 @@ def input(settings: Settings, tenant: str, file_id: str, name: str) -> str:  # n
     """Where the bytes of an uploaded input are written: with the suffix of its `name`, which tells the
     format. BadInput for a name whose suffix tells none.
     """
-    known.file_format(name)
+    source_files.file_format(name)
     suffix = "".join(PurePosixPath(name).suffixes[-2 if source_files.compression(name) else -1 :])
     return f"{inputs(root(settings), tenant)}/{file_id}{suffix.lower()}"
 

@@ -14,7 +14,7 @@ import pytest
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
-from nightshift.common.formats import known, part_rows
+from nightshift.common.formats import part_rows, source_files
 from nightshift.common.formats.input_rows import read_file_rows
 from nightshift.common.formats.jsonl import read as reader
 from nightshift.common.formats.parquet.read import part_metadata
@@ -471,19 +471,19 @@ def test_no_columns_of_jsonl_still_find_the_bad_lines(tmp_path):
     ],
 )
 def test_the_suffix_tells_the_format(name, kind):
-    assert known.file_format(name) == kind
+    assert source_files.file_format(name) == kind
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a.jsonl.xz", "a.txt", "noname", "a.json"])
 def test_other_suffixes_are_refused_with_what_works(name):
     with pytest.raises(BadInput, match=r"\.parquet, \.pq, \.jsonl, \.ndjson"):
-        known.file_format(name)
-    assert known.file_format(name, "jsonl") == "jsonl"
+        source_files.file_format(name)
+    assert source_files.file_format(name, "jsonl") == "jsonl"
 
 
 def test_parquet_with_another_compression_around_it_is_refused():
     with pytest.raises(BadInput, match=r"a\.parquet\.gz: Parquet is compressed inside"):
-        known.file_format("a.parquet.gz")
+        source_files.file_format("a.parquet.gz")
 
 
 def test_content_that_is_not_what_the_suffix_says_is_bad_input(tmp_path):

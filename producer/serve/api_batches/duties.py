@@ -21,8 +21,10 @@ SWEEP_SECONDS = 60.0
 
 def duties(reaper: Reaper) -> Sequence[Duty]:
     """Each with a thread of its own: files of a large job may take long, and the time of batches is over
-    meanwhile.
+    meanwhile. None where the operator names no store.
     """
+    if reaper.settings.serve_store is None:
+        return []
     ledger, settings = reaper.ledger, reaper.settings
     given = (ledger, settings, reaper.name)
     return [

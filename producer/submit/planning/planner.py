@@ -15,7 +15,7 @@ import pyarrow as pa
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, InputFormat, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import hive, known, reading
+from nightshift.common.formats import hive, known, reading, source_files
 from nightshift.common.formats.convert import Converter
 from nightshift.common.formats.csv.types import common_types
 from nightshift.common.formats.csv.types import schema_of as text_schema
@@ -129,7 +129,7 @@ def plan(
     bounds = reading.current()
     bounds.begin()
     files = list(storage.expand(spec_input.uris) if infos is None else infos)
-    kinds = [known.file_format(info.uri, spec_input.format) for info in files]
+    kinds = [source_files.file_format(info.uri, spec_input.format) for info in files]
     wanted = Wanted(batch_rows, batch_bytes, spec_input.id, columns if sized is None else sized)
 
     def examine(info: FileInfo, kind: InputFormat, limit: int | None = None) -> _File:
