@@ -24,10 +24,11 @@ INSTALLED = ("archive", "doctor", "estimate", "explain", "judge", "serve", "tune
 
 def offered(point: str) -> list[Any]:
     """What wings have at this point, in the order of INSTALLED; the caller knows the type."""
-    found = [vars(wing)[point] for wing in _wings() if point in vars(wing)]
+    found = [vars(wing)[point] for wing in modules() if point in vars(wing)]
     return [resolve_name(each) if isinstance(each, str) else each for each in found]
 
 
 @cache
-def _wings() -> tuple[ModuleType, ...]:
+def modules() -> tuple[ModuleType, ...]:
+    """The module `wing` of each wing."""
     return tuple(import_module(f"nightshift.producer.{name}.wing") for name in INSTALLED)

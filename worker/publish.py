@@ -197,7 +197,7 @@ class Publisher:
         undecided = [each for each in group if each.error is None and not each.committed]
         if not undecided:
             return
-        commits_of_job = self._commits_of(undecided[0].lease.job_id)
+        commits_of_job = self.commits_of(undecided[0].lease.job_id)
         results = commits_of_job.submit([each.commit() for each in undecided])
         for each, result in zip(undecided, results, strict=True):
             if isinstance(result, Exception):
@@ -210,7 +210,7 @@ class Publisher:
             except LeaseLost as error:
                 each.error = error
 
-    def _commits_of(self, job_id: int) -> GroupCommit[list[Commit], list[bool | Exception]]:
+    def commits_of(self, job_id: int) -> GroupCommit[list[Commit], list[bool | Exception]]:
         """The group commit of a job. Each job has its own: who holds a batch of one job then delays
         no commit of another. What one leader takes is bounded by what a child holds (MOST_BATCHES).
         """

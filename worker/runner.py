@@ -52,12 +52,12 @@ class Runner:
         self.asked_at = time.monotonic()
         self._batches = BatchRunner(self.child)
         self._handover = Handover(self.child, self._batches.release_unbegun)
-        self._claiming, self._told = threading.Lock(), threading.Event()
+        self._claiming, self.told = threading.Lock(), threading.Event()
         self._unsure_until = self._looked_at = -math.inf
         self._usual_rows = 1
         self._last_claimed: dict[int, int] = {}
         self._share_until = -math.inf
-        self._threads = ThreadPoolExecutor(MOST_BATCHES, thread_name_prefix="batch")
+        self.threads = ThreadPoolExecutor(MOST_BATCHES, thread_name_prefix="batch")
 
     def work(self, woken: str, *, wait: bool) -> int:
         """Claims and starts batches until there are none left; returns how many.
@@ -91,12 +91,12 @@ class Runner:
             self._help_siblings()
         asked_at = max(self.asked_at, supervisor.heard_at) if sure else self.asked_at
         if word is Word.WORK or now - asked_at >= pause:
-            self._told.set()
+            self.told.set()
 
     def claim_when_told(self, seconds: float) -> None:
         """Claims once `poll` says so; waits for that for so long."""
-        if self._told.wait(seconds):
-            self._told.clear()
+        if self.told.wait(seconds):
+            self.told.clear()
             self.work("poll", wait=False)
 
     def _help_siblings(self) -> None:
@@ -132,7 +132,7 @@ class Runner:
             self.window.add(batch)
         for group in _groups(held, self.window.refill_rows):
             try:
-                self._threads.submit(self._batches.run, group)
+                self.threads.submit(self._batches.run, group)
             except RuntimeError as error:  # no thread can be started here
                 released = group.copy()
                 group.clear()  # the group stays in the queue of the pool's other threads
@@ -183,7 +183,7 @@ class Runner:
                 self.child.recorder.span(Stage.CLAIM) as span,
                 self.child.ledger.transaction() as connection,
             ):
-                leases = self._claim_share(connection, woken)
+                leases = self.claim_share(connection, woken)
                 span.count = len(leases)
         except Retryable as error:
             self.child.recorder.problem("claim_failed", error=str(error))
@@ -202,7 +202,7 @@ class Runner:
         arranged = (lease for lease in leases if lease.descriptor.source.arranged is not None)
         self._last_claimed = known | {lease.job_id: lease.seq for lease in arranged}
 
-    def _claim_share(self, connection: Connection, woken: str) -> list[Lease]:
+    def claim_share(self, connection: Connection, woken: str) -> list[Lease]:
         """Claims as much as there is room for; where little is left, no more than a fair share."""
         lease_seconds = self.child.settings.lease_seconds
         held = self.window.held()

@@ -46,9 +46,9 @@ class ProcessGroup:
         lifeline: int,
         record: Path | None,
     ) -> None:
-        self._watcher = watcher
-        self._main = main
-        self._lifeline: int | None = lifeline  # a plain number: no garbage collector closes it
+        self.watcher = watcher
+        self.main = main
+        self.lifeline: int | None = lifeline  # a plain number: no garbage collector closes it
         self._record = record
         self._ending = threading.Lock()
 
@@ -105,32 +105,32 @@ class ProcessGroup:
     @property
     def pid(self) -> int:
         """Process id of the main process."""
-        return self._main.pid
+        return self.main.pid
 
     @property
     def pgid(self) -> int:
         """Id of the process group, which is the watcher's process id."""
-        return self._watcher.pid
+        return self.watcher.pid
 
     def poll(self) -> int | None:
         """Exit status of the main process (negative: its signal), or None while it runs.
 
         A group without its watcher might outlive this process, so the group is killed here.
         """
-        if self._lifeline is not None and _is_dead_child(self._watcher.pid):
+        if self.lifeline is not None and _is_dead_child(self.watcher.pid):
             self.killed()
-        return self._main.poll()
+        return self.main.poll()
 
     def wait(self, timeout: float | None = None) -> int:
         """Waits for the main process; raises TimeoutError after `timeout` seconds."""
         try:
-            return self._main.wait(timeout)
+            return self.main.wait(timeout)
         except subprocess.TimeoutExpired as late:
             raise TimeoutError(f"process {self.pid} still runs after {timeout} s") from late
 
     def terminate(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Asks the main process to end, without its children; nothing happens when it is over."""
-        self._main.send_signal(number)
+        self.main.send_signal(number)
 
     def kill(self) -> None:
         """Ends the whole group by SIGKILL, also what a dead main process left; may be repeated.
@@ -144,16 +144,16 @@ class ProcessGroup:
         again until then.
         """
         with self._ending:
-            if self._lifeline is None:
+            if self.lifeline is None:
                 return True
             # The watcher is reaped last: until then no other process gets its id, which names the group.
             os.killpg(self.pgid, signal.SIGKILL)
-            self._main.kill()  # it may have left the group
-            if _members(self.pgid) or self._main.poll() is None:
+            self.main.kill()  # it may have left the group
+            if _members(self.pgid) or self.main.poll() is None:
                 return False
-            self._watcher.wait()
-            os.close(self._lifeline)
-            self._lifeline = None
+            self.watcher.wait()
+            os.close(self.lifeline)
+            self.lifeline = None
             _forget(self._record)
             return True
 
@@ -179,7 +179,7 @@ def end_recorded(directory: Path) -> None:
     """
     for path in sorted(directory.glob("*.json*")):
         record = _read_record(path)
-        if record is not None and _is_still_ours(record):
+        if record is not None and is_still_ours(record):
             with suppress(ProcessLookupError):
                 os.killpg(record["pgid"], signal.SIGKILL)
             _wait_until_empty(record["pgid"])
@@ -272,7 +272,7 @@ def _read_record(path: Path) -> dict[str, Any] | None:
         return None  # never renamed into place, so its main process was never started
 
 
-def _is_still_ours(record: dict[str, Any]) -> bool:
+def is_still_ours(record: dict[str, Any]) -> bool:
     """Whether a recorded group is the one that was recorded, not a later user of its number.
 
     Pids are reused, so the number alone proves nothing. A process with the leader's pid is the

@@ -267,19 +267,20 @@ def _sync_directory(path: Path) -> None:
 
 def _sync_now(path: Path) -> None:
     """Syncs a directory; one sync serves all threads that asked before it began."""
-    _syncs_of(path).submit(None)
+    syncs_of(path).submit(None)
 
 
 @lru_cache(maxsize=256)
-def _syncs_of(path: Path) -> GroupCommit[None, Literal[True]]:
+def syncs_of(path: Path) -> GroupCommit[None, Literal[True]]:
     """The shared syncs of one directory: a mount that hangs stops only its own files.
 
     After an eviction one directory may have two, and each syncs for its own callers.
     """
-    return GroupCommit(partial(_synced, path), most=1024)
+    return GroupCommit(partial(synced, path), most=1024)
 
 
-def _synced(path: Path, wishes: Sequence[None]) -> list[Literal[True]]:
+def synced(path: Path, wishes: Sequence[None]) -> list[Literal[True]]:
+    """Brings what is in a folder to its disk, once for all who wish it."""
     with places.opened(path) as handle:
         os.fsync(handle)
     return [True] * len(wishes)

@@ -50,7 +50,7 @@ def archive_due(
     """
     days = settings.retention_days
     while days is not None and not stop.is_set():
-        taken = _take(ledger, days, who)
+        taken = take(ledger, days, who)
         if taken is None:
             return
         job, archive = taken
@@ -75,7 +75,8 @@ def _rest(stop: threading.Event, seconds: float) -> None:
         raise Stopped
 
 
-def _take(ledger: Ledger, days: int, who: str) -> tuple[Job, Archive] | None:
+def take(ledger: Ledger, days: int, who: str) -> tuple[Job, Archive] | None:
+    """Takes a job that has been closed for `days`, for this process alone; None where there is none."""
     with ledger.transaction() as connection:
         if not dispatch.try_duty(connection, archives.ARCHIVE_LOCK):
             return None

@@ -97,7 +97,7 @@ def _delete_files(ledger: Ledger, job: Job) -> int:
     """
     if not OwnedDirectory.of_job(ledger, job).is_owned():
         return 0
-    uris = list(_files(ledger, job))
+    uris = list(files_of(ledger, job))
     for uri in under_lock(ledger, job.id, uris):
         storage.delete(uri)
     with ledger.transaction() as connection:
@@ -124,7 +124,7 @@ def under_lock(ledger: Ledger, job_id: int, uris: Sequence[str]) -> Iterator[str
                 yield uri
 
 
-def _files(ledger: Ledger, job: Job) -> Iterator[str]:
+def files_of(ledger: Ledger, job: Job) -> Iterator[str]:
     """What the job has written and what is still there, the manifest after the parts."""
     named = set(part_names_of(ledger, job))
     for place in (part_names.final, part_names.staged):

@@ -83,14 +83,14 @@ class EmbeddedPostgres(EmbeddedServer):
 
     def stop(self) -> None:
         """As every embedded server, with the processes that left its group."""
-        if self._group is not None:
+        if self.group is not None:
             super().stop()
             _end_backends(self._cluster / "data")
 
     def _url(self, database: str) -> str:
         password = (self._cluster / "password").read_text()
         # sslmode is named, because a PGSSLMODE set for another server would refuse this one.
-        server = f"postgres:{password}@127.0.0.1:{self._port}"
+        server = f"postgres:{password}@127.0.0.1:{self.port}"
         return f"postgresql://{server}/{database}?sslmode=disable"
 
     def _prepare(self, home: Path) -> None:
@@ -107,9 +107,9 @@ class EmbeddedPostgres(EmbeddedServer):
         _end_backends(data)
         # The file may be torn, or name a pid that another process has by now. No server runs here.
         (data / "postmaster.pid").unlink(missing_ok=True)
-        self._port = kept_port(home / "postgres.port")
+        self.port = kept_port(home / "postgres.port")
         argv = [str(self._programs / "bin" / "postgres"), "-D", WORKING_DIRECTORY]
-        argv += ["-c", "listen_addresses=127.0.0.1", "-c", f"port={self._port}"]
+        argv += ["-c", "listen_addresses=127.0.0.1", "-c", f"port={self.port}"]
         argv += ["-c", "unix_socket_directories="]
         return launch_server(argv, log, home, data, self._account)
 

@@ -24,17 +24,17 @@ class EmbeddedRedis(EmbeddedServer):
     @property
     def url(self) -> str:
         """`redis://…` of database 0, with the password."""
-        return f"redis://:{self._password}@127.0.0.1:{self._port}/0"
+        return f"redis://:{self._password}@127.0.0.1:{self.port}/0"
 
     def _prepare(self, home: Path) -> None:
         self._password = kept_text(home / "redis.password", lambda: secrets.token_hex(16))
 
     def _launch(self, home: Path, log: Path) -> ProcessGroup:
-        self._port = kept_port(home / "redis.port")
+        self.port = kept_port(home / "redis.port")
         # The password goes through a file, because every user can read command lines.
         write_whole(
             home / "redis.conf",
-            f"bind 127.0.0.1\nport {self._port}\nrequirepass {self._password}\n"
+            f"bind 127.0.0.1\nport {self.port}\nrequirepass {self._password}\n"
             'daemonize no\nappendonly no\nsave ""\n',
         )
         server = self._wheel / "bin" / "redis-server"

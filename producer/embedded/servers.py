@@ -46,9 +46,9 @@ class EmbeddedServer:
     stop_signal: ClassVar[signal.Signals]
 
     def __init__(self) -> None:
-        self._group: ProcessGroup | None = None
+        self.group: ProcessGroup | None = None
         self._wheel = Path()
-        self._port = 0
+        self.port = 0
 
     @property
     def url(self) -> str:
@@ -66,7 +66,7 @@ class EmbeddedServer:
         try:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._prepare(home)
-            self._group = self._bring_up(home, start_seconds)
+            self.group = self._bring_up(home, start_seconds)
         except OSError as error:
             raise BadInput(f"{self.name} cannot run under {home}: {error}") from error
         return self.url
@@ -75,7 +75,7 @@ class EmbeddedServer:
         """Brings up a server that ended, at the address that its clients know; as `start`, and Retryable
         where somebody else has its port meanwhile.
         """
-        url, port = self.url, self._port
+        url, port = self.url, self.port
         self.stop()  # with what it left
         if not is_free(port):
             raise Retryable(f"somebody else has the port {port} of {self.name}")
@@ -86,21 +86,21 @@ class EmbeddedServer:
                 self.stop()
                 raise Retryable(f"somebody else has the port {port} of {self.name}")
         finally:
-            self._port = port
+            self.port = port
 
     def poll(self) -> int | None:
         """Exit status of the server, or None while it runs and where there is none."""
-        return None if self._group is None else self._group.poll()
+        return None if self.group is None else self.group.poll()
 
     def runs(self) -> bool:
         """Whether there is a server, and its process lives."""
-        return self._group is not None and self._group.poll() is None
+        return self.group is not None and self.group.poll() is None
 
     def stop(self) -> None:
         """Orderly end, and SIGKILL after 20 seconds; nothing happens when it is not running."""
-        if self._group is not None:
-            self._group.stop(STOP_SECONDS, self.stop_signal)
-            self._group = None
+        if self.group is not None:
+            self.group.stop(STOP_SECONDS, self.stop_signal)
+            self.group = None
 
     def _prepare(self, home: Path) -> None:
         """Makes what a server needs before its first launch."""

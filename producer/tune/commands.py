@@ -51,7 +51,7 @@ def tune(
     from nightshift.producer.tune.table import show
     from nightshift.producer.tune.tune import tune as run_tune
 
-    tried = {**TRIED, **_tried(values or ())}
+    tried = {**TRIED, **tried_values(values or ())}
     messages = context.console(stderr=as_json)
     tuned = run_tune(spec, settings, tried, messages, rows=rows)
     if as_json:
@@ -61,18 +61,18 @@ def tune(
     tuned.refuse_without_result()
 
 
-def _tried(texts: Sequence[str]) -> dict[str, list[Any]]:
+def tried_values(texts: Sequence[str]) -> dict[str, list[Any]]:
     """The values of each argument; BadInput for an argument that is named twice."""
     found: dict[str, list[Any]] = {}
     for text in texts:
-        name, values = _values(text)
+        name, values = values_of(text)
         if name in found:
             raise BadInput(f"--try names {name} twice: give all of its values at once")
         found[name] = values
     return found
 
 
-def _values(text: str) -> tuple[str, list[Any]]:
+def values_of(text: str) -> tuple[str, list[Any]]:
     """A name and its values; BadInput for text of another form."""
     name, equals, given = text.partition("=")
     if not (equals and name and given):

@@ -80,7 +80,7 @@ def tune(
         trials = Trials(
             spec, place, console, _rounds(place.ledger, engine.model, spec.task.kind, hardware)
         )
-        steps = _steps(found, _rows_there(found, trials, settings), rows)
+        steps = _steps(found, rows_there(found, trials, settings), rows)
         try:
             best = search(found, trials, steps)
         finally:
@@ -130,7 +130,7 @@ def _permitted(spec: JobSpec, settings: Settings, place: PilotPlace) -> Settings
     return permits.of_operator(spec, settings) if place.is_here else settings
 
 
-def _rows_there(found: Sequence[Candidate], trials: Trials, settings: Settings) -> int:
+def rows_there(found: Sequence[Candidate], trials: Trials, settings: Settings) -> int:
     """How many rows the input has. BadInput for a candidate that a submit would refuse."""
     specs = [trials.spec_of(each.args, 1) for each in found]
     for spec in specs:

@@ -170,7 +170,7 @@ def stopped_while_it_is_called(engine: FunctionEngine, row: dict[str, Any]) -> d
     found: dict[int, Outcome] = {}
     work = work_of([row], found.__setitem__)
     running = engine.start(work)
-    wait_until(lambda: vars(engine._host)["_left"] < math.inf, what="the call")
+    wait_until(lambda: vars(engine.host)["_left"] < math.inf, what="the call")
     work.stop()
     running.result(60)
     return found
@@ -191,13 +191,13 @@ def test_a_call_that_ends_soon_after_its_batch_was_stopped_gives_its_answers_and
     engine = host("callables:square")
     found = stopped_while_it_is_called(engine, {"n": 3, "seconds": 0.5})
     assert found == {0: Answer({"power": 9})}
-    assert not engine._host.is_over
+    assert not engine.host.is_over
 
 
 def test_memory_is_what_lies_in_ram_and_not_address_space(host: Host) -> None:
     engine = host(function_memory_bytes=400 * MIB)
     assert columns(obeying(engine, "reserve")[0]) == {"v": 0}
-    assert not engine._host.is_over
+    assert not engine.host.is_over
 
 
 @pytest.mark.slow
@@ -221,7 +221,7 @@ def test_a_host_that_was_killed_while_it_was_idle_costs_no_row(host: Host) -> No
     engine = host("callables:leaky")
     pid = columns(outcomes_of(engine, [{"n": 0}])[0])["pid"]
     psutil.Process(pid).kill()
-    wait_until(lambda: engine._host.is_over, what="the look at the host")
+    wait_until(lambda: engine.host.is_over, what="the look at the host")
     outcomes = outcomes_of(engine, [{"n": 1}])
     assert columns(outcomes[0])["pid"] != pid
 

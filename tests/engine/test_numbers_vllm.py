@@ -142,7 +142,7 @@ def test_a_stopped_row_leaves_the_engine_with_its_samples(
     work.stop()
     wait([running], 60)
     assert not outcomes
-    processor = vllm_engine._llm.output_processor  # type: ignore[attr-defined]
+    processor = vllm_engine.llm.output_processor  # type: ignore[attr-defined]
     wait_until(lambda: not processor.has_unfinished_requests(), 60, "an engine without a row")
     again = answers(vllm_engine, task(RECIPE), {"text": TEXTS})
     assert all(isinstance(each, Answer) for each in again)

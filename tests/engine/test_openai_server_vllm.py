@@ -60,10 +60,10 @@ async def served(engine: "VllmEngine") -> "uvicorn.Server":
 
     said = ["--model", str(MODEL), "--served-model-name", "my-model", "--api-key", KEY]
     args = make_arg_parser(FlexibleArgumentParser()).parse_args(said)
-    args.structured_outputs_config = engine._llm.vllm_config.structured_outputs_config
-    tasks = await engine._llm.get_supported_tasks()
-    app = build_app(args, tasks, engine._llm.model_config)
-    await init_app_state(engine._llm, app.state, args, tasks)
+    args.structured_outputs_config = engine.llm.vllm_config.structured_outputs_config
+    tasks = await engine.llm.get_supported_tasks()
+    app = build_app(args, tasks, engine.llm.model_config)
+    await init_app_state(engine.llm, app.state, args, tasks)
     # Its start would only freeze the heap of this process for the garbage collector.
     config = uvicorn.Config(app, host="127.0.0.1", port=0, lifespan="off", log_level="warning")
     return uvicorn.Server(config)

@@ -105,7 +105,7 @@ def test_probabilities_are_those_of_transformers_and_the_same_model_scores_no_pa
     )
     try:
         found = answers(ours, task, texts)
-        config = ours._llm.model_config
+        config = ours.llm.model_config
         with pytest.raises(EngineLoadFailed, match="gives 3 numbers for a pair"):
             PoolingModel(config, "score", ("classify", "token_classify"))
         with pytest.raises(EngineLoadFailed, match="for classify or token_classify, not for embed"):

@@ -861,8 +861,8 @@ MUTANTS = (
     Mutant(
         "set-up counts as loading",
         "worker/engines/function/engine.py",
-        "            self._host = self._start_host(self._restart_seconds)\n",
-        "            self._host = self._start_host(self._call_seconds)\n",
+        "            self.host = self._start_host(self._restart_seconds)\n",
+        "            self.host = self._start_host(self._call_seconds)\n",
         (
             "tests/engine/test_function_host.py::"
             "test_the_set_up_of_a_class_has_no_time_of_a_call_neither_first_nor_again",

@@ -135,7 +135,7 @@ def test_two_completes_of_one_upload_give_one_file(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, part_id = site.upload()
-    real, answers = api_uploads._join, []
+    real, answers = api_uploads.join, []
 
     def join(*given: Any) -> str:
         if not answers:  # the client's second try comes while the first one still writes
@@ -143,7 +143,7 @@ def test_two_completes_of_one_upload_give_one_file(
             answers[0] = site.client.post(f"{place}/complete", json={"part_ids": [part_id]})
         return real(*given)
 
-    monkeypatch.setattr(api_uploads, "_join", join)
+    monkeypatch.setattr(api_uploads, "join", join)
     first = site.client.post(f"{place}/complete", json={"part_ids": [part_id]})
     assert (first.status_code, answers[0].status_code) == (200, 200), first.text
     assert first.json()["file"]["id"] == answers[0].json()["file"]["id"]
@@ -155,7 +155,7 @@ def test_a_complete_whose_parts_are_swept_gives_the_file_of_the_faster_one(
 ) -> None:
     place, part_id = site.upload()
     body = {"part_ids": [part_id]}
-    real, answers = api_uploads._join, []
+    real, answers = api_uploads.join, []
 
     def join(*given: Any) -> str:
         if not answers:
@@ -164,7 +164,7 @@ def test_a_complete_whose_parts_are_swept_gives_the_file_of_the_faster_one(
             raise FileNotFoundError("a sweep was here")
         return real(*given)
 
-    monkeypatch.setattr(api_uploads, "_join", join)
+    monkeypatch.setattr(api_uploads, "join", join)
     assert site.client.post(f"{place}/complete", json=body).json() == answers[0].json()
 
 
@@ -172,7 +172,7 @@ def test_an_upload_that_is_being_completed_does_not_expire(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, part_id = site.upload()
-    real = api_uploads._join
+    real = api_uploads.join
 
     def join(*given: Any) -> str:
         with site.ledger.transaction() as connection:
@@ -184,7 +184,7 @@ def test_an_upload_that_is_being_completed_does_not_expire(
             "UPDATE api_uploads SET expires_at = now() + interval '1 second'; "
             "UPDATE api_upload_parts SET touched_at = now() - interval '2 hours'"
         )
-    monkeypatch.setattr(api_uploads, "_join", join)
+    monkeypatch.setattr(api_uploads, "join", join)
     done = site.client.post(f"{place}/complete", json={"part_ids": [part_id]})
     assert done.json()["expires_at"] > done.json()["created_at"] + 3000
 

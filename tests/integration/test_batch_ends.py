@@ -47,7 +47,7 @@ def test_a_job_that_runs_again_while_its_results_are_written_is_not_over(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = cancelled_rows(site, line("a"), line("b"))
-    real = finalize._write
+    real = finalize.write_results
 
     def reopened(*given: object) -> object:
         written = real(*given)  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ def test_a_job_that_runs_again_while_its_results_are_written_is_not_over(
         return written
 
     with monkeypatch.context() as patched:
-        patched.setattr(finalize, "_write", reopened)
+        patched.setattr(finalize, "write_results", reopened)
         assert site.finalize()
     seen = site.seen(batch)
     assert (seen.state, seen.error_file_id) == (ApiBatchStatus.CANCELLING, None)
@@ -106,14 +106,14 @@ def test_results_of_a_job_that_runs_again_leave_no_copy(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cancelled_rows(site, line("a"), line("b"))
-    real = finalize._write
+    real = finalize.write_results
 
     def reopened(*given: object) -> object:
         written = real(*given)  # type: ignore[arg-type]
         site.sql("UPDATE jobs SET state = 'running', closed_at = NULL, retries = retries + 1")
         return written
 
-    monkeypatch.setattr(finalize, "_write", reopened)
+    monkeypatch.setattr(finalize, "write_results", reopened)
     assert site.finalize()
     nothing_is_on_its_way(site)
 

@@ -130,7 +130,7 @@ class Scene:
     def watch_commits(self, happened: Callable[[], object] = lambda: None) -> list[int]:
         """How many batches each transaction commits, from now on."""
         sent: list[int] = []
-        publisher = self.runner._publisher
+        publisher = self.runner.publisher
         original = publisher._commit_group
 
         def committed(commits: Sequence[Any]) -> Sequence[bool | Exception]:
@@ -237,14 +237,14 @@ def hangs_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hang]:
 @pytest.fixture
 def read_then(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]], None]:
     """Calls something before each read, with its number."""
-    original, count = BatchRunner._load, iter(range(1000))
+    original, count = BatchRunner.load, iter(range(1000))
 
     def install(before: Callable[[int], None]) -> None:
         def read(self: BatchRunner, batch: HeldBatch) -> LoadedBatch:
             before(next(count))
             return original(self, batch)
 
-        monkeypatch.setattr(BatchRunner, "_load", read)
+        monkeypatch.setattr(BatchRunner, "load", read)
 
     return install
 
@@ -499,7 +499,7 @@ def test_a_crash_of_the_thread_leaves_nothing_held(
     def crash(_group: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(scene.runner._publisher, "publish", crash)
+    monkeypatch.setattr(scene.runner.publisher, "publish", crash)
     thread = scene.run()
     scene.wait_taken(ROWS)
     scene.engine.answer(0)
@@ -684,7 +684,7 @@ def test_a_template_that_is_slow_and_moves_is_left_alone(
 ) -> None:
     heartbeat = scene.heartbeat(stage_timeout_seconds=0.01)
     looked: list[bool] = []
-    load = BatchRunner._load
+    load = BatchRunner.load
 
     def slow(self: BatchRunner, batch: HeldBatch) -> LoadedBatch:
         with batch.progress.stage() as moved:
@@ -695,7 +695,7 @@ def test_a_template_that_is_slow_and_moves_is_left_alone(
                 looked.append(batch.state is State.OVER)
         return load(self, batch)
 
-    monkeypatch.setattr(BatchRunner, "_load", slow)
+    monkeypatch.setattr(BatchRunner, "load", slow)
     thread = scene.run(scene.group[:1])
     wait_until(lambda: len(looked) == 4, what="four beats")
     assert looked == [False] * 4
@@ -736,7 +736,7 @@ def test_rows_whose_parts_the_store_refuses_are_paid_each_time_that_they_run(
         return write(uri, data, replace=replace)
 
     monkeypatch.setattr(storage, "write_bytes", refuse)
-    publisher = scene.runner._publisher
+    publisher = scene.runner.publisher
     publisher._for_store = scene.patient.retrying(StorageUnavailable, 0)
     thread = scene.run()
     scene.wait_taken(ROWS)
@@ -873,7 +873,7 @@ def test_nothing_is_committed_before_its_directory_is_synced(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[str] = []
-    sync, failing = local._synced, iter([True])
+    sync, failing = local.synced, iter([True])
 
     def fail_once(path: Path, wishes: Sequence[None]) -> Any:
         if path.name == "_attempts" and next(failing, False):
@@ -885,11 +885,11 @@ def test_nothing_is_committed_before_its_directory_is_synced(
     scene.watch_commits(lambda: happened.append("committed"))
     thread = scene.run(scene.group[:1])
     scene.wait_taken(1)
-    monkeypatch.setattr(local, "_synced", fail_once)
-    local._syncs_of.cache_clear()
+    monkeypatch.setattr(local, "synced", fail_once)
+    local.syncs_of.cache_clear()
     scene.engine.answer(0)
     thread.join(60)
-    local._syncs_of.cache_clear()
+    local.syncs_of.cache_clear()
     assert scene.states()[0] == "done"
     tail = happened[happened.index("failed") :]
     assert tail.index("synced _attempts") < tail.index("committed")

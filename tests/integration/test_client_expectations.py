@@ -134,7 +134,7 @@ def test_a_cancel_once_finalizing_has_begun_is_answered_and_the_batch_completes(
         answers.append(site.cancel(batch))
         return finalize.ResultFile("file-x", ""), finalize.ResultFile("file-y", "")
 
-    monkeypatch.setattr(finalize, "_write", write)
+    monkeypatch.setattr(finalize, "write_results", write)
     site.finalize()
     assert [(each.status_code, each.json()["status"]) for each in answers] == [(200, "finalizing")]
     assert site.seen(batch)["status"] == "completed"

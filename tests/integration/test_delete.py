@@ -215,17 +215,17 @@ def test_a_deletion_that_another_command_has_ended_touches_nothing_of_the_next_j
 ) -> None:
     """The same spec makes parts of the same names in the same directory, and the marker is the same."""
     finished(site)
-    files_of = deletion._files
+    files_of = deletion.files_of
 
     def slow(ledger: Ledger, job: Job) -> list[str]:
         """The files as they are, and then the other command comes to its end."""
         found = list(files_of(ledger, job))
-        monkeypatch.setattr(deletion, "_files", files_of)
+        monkeypatch.setattr(deletion, "files_of", files_of)
         deletion.delete(ledger, job, Settings(), output=True)
         finished(site)
         return found
 
-    monkeypatch.setattr(deletion, "_files", slow)
+    monkeypatch.setattr(deletion, "files_of", slow)
     with pytest.raises(BadInput, match="job 1 is gone: somebody has deleted it"):
         deletion.delete(site.ledger, site.job, Settings(), output=True)
     assert site.job_id == 2

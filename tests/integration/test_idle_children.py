@@ -96,17 +96,17 @@ class Machine:
             profile=None,
             metrics=MachineMetrics("default"),
         )
-        slots = zip(self.supervisor._slots, jobs, strict=True)
+        slots = zip(self.supervisor.slots, jobs, strict=True)
         self.children = [Child(world, slot, job, known) for slot, job in slots]
 
     def look(self) -> None:
         """A whole look, as one a second is."""
         self.supervisor._chosen_at = time.monotonic() - 2
-        self.supervisor._look()
+        self.supervisor.look()
 
     def ask(self) -> None:
         """What a look asks Postgres, without the plan."""
-        self.supervisor._reported()
+        self.supervisor.reported()
 
     def words(self) -> list[Word | None]:
         """What each child hears."""
@@ -128,7 +128,7 @@ def machine(world: World) -> Iterator[Callable[..., Machine]]:
 
     yield make
     for each in made:
-        for slot in each.supervisor._slots:
+        for slot in each.supervisor.slots:
             slot.free()
 
 
@@ -204,7 +204,7 @@ def test_a_child_that_does_not_say_that_it_lives_is_not_beaten_for_and_is_ended(
     one.ask()
     assert seen(world) == {lives.id: ("ready", True), hangs.id: ("ready", False)}
     one.look()
-    killed = [cast(Any, slot.group).was_killed for slot in one.supervisor._slots]
+    killed = [cast(Any, slot.group).was_killed for slot in one.supervisor.slots]
     assert killed == [False, True]
 
 
@@ -263,7 +263,7 @@ def test_a_child_that_does_not_know_what_it_claimed_asks_again_whatever_its_supe
         raise LedgerUnavailable("the answer was lost")
 
     with monkeypatch.context() as patch:
-        patch.setattr(child.runner, "_claim_share", lost)
+        patch.setattr(child.runner, "claim_share", lost)
         child.runner.work("poll", wait=False)
     one.ask()
     child.runner.asked_at -= 1
@@ -310,12 +310,12 @@ def test_a_child_that_waits_for_room_hears_of_a_cordon(
     one.ask()
     claims = twice(partial(child.runner.claim_when_told, 60))
     listens = twice(partial(child.runner.poll, child.supervisor))
-    wait_until(lambda: not child.runner._told.is_set() and claims.is_alive(), what="the claim")
+    wait_until(lambda: not child.runner.told.is_set() and claims.is_alive(), what="the claim")
     world.ask("INSERT INTO cordons (kind, name, drains) VALUES ('worker', 'm', false) RETURNING 1")
     one.ask()
     wait_until(child.runner.cordoned.is_set, what="the cordon in the child")
     room.set()
-    child.runner._told.set()
+    child.runner.told.set()
     for thread in (claims, listens):
         thread.join(60)
 

@@ -287,10 +287,10 @@ def test_a_machine_without_work_asks_once_for_all_its_slots(world: World) -> Non
     """Once it sent a statement more for the version of the tables, and planned for nobody."""
     one = supervisor(world)
     with statements(world.ledger) as sent:
-        one._look()
+        one.look()
     assert len(sent) == 2, "it asks once, and writes all new slots at once"
     with statements(world.ledger) as sent:
-        one._reported()
+        one.reported()
     assert len(sent) == 1, sent
     assert world.ask("SELECT count(*) AS slots FROM slots")[0].slots == 8
     assert world.ask("SELECT * FROM pool_plans") == []
@@ -315,7 +315,7 @@ def test_a_spec_of_a_newer_release_is_left_to_others_and_stops_no_other_slot(
         SlotOrder(1, None, None, keys[1], readable),
     ]
     one = supervisor(world)
-    one._slots = one._slots[:2]
+    one.slots = one.slots[:2]
     started: list[str] = []
 
     def start(command: list[str], **_: object) -> SimpleNamespace:
@@ -324,8 +324,8 @@ def test_a_spec_of_a_newer_release_is_left_to_others_and_stops_no_other_slot(
 
     monkeypatch.setattr(one, "_orders", lambda: orders)
     monkeypatch.setattr(ProcessGroup, "start", start)
-    one._choose()
-    for slot in one._slots:
+    one.choose()
+    for slot in one.slots:
         slot.free()
     assert started == [keys[1]]
     [row] = world.ask("SELECT engine_key, concern FROM refusals")

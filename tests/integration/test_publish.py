@@ -108,7 +108,7 @@ def test_what_postgres_refuses_of_one_batch_fails_no_other_of_its_group(
             frozen.exec_driver_sql("SELECT FROM batches WHERE id = 1 FOR UPDATE")
             # The first waits for a row that somebody holds, so the others make one group.
             futures = [threads.submit(one, 0)]
-            commits = publisher._commits_of(leases[0].job_id)
+            commits = publisher.commits_of(leases[0].job_id)
             wait_until(lambda: commits._acting, what="the first commit")
             futures += [threads.submit(one, place) for place in range(1, BATCHES)]
             wait_until(lambda: len(commits._waiting) == BATCHES - 1, what="a group")
@@ -146,7 +146,7 @@ def test_who_holds_a_batch_of_a_job_stops_no_commit_of_another(
         with second_ledger().transaction() as other:
             other.exec_driver_sql(f"SELECT FROM batches WHERE id = {of_held.batch_id} FOR UPDATE")
             late = threads.submit(publish, publisher, of_held, held)
-            commits = publisher._commits_of(of_held.job_id)
+            commits = publisher.commits_of(of_held.job_id)
             wait_until(lambda: commits._acting, what="the commit that waits")
             publish(publisher, of_free, free)
             assert not late.done()

@@ -48,9 +48,9 @@ def cut_after(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, calls: in
 
 def test_no_two_processes_move_the_rows_of_one_job(old: Site) -> None:
     before = rows(old)
-    first = retention._take(old.ledger, 30, "r")
+    first = retention.take(old.ledger, 30, "r")
     assert first is not None
-    assert retention._take(old.ledger, 30, "r") is None
+    assert retention.take(old.ledger, 30, "r") is None
     # Frozen until its hold is over: another one archives the job, and the first one gives up.
     give_up_hold(old)
     assert archive(old) == "archived"
@@ -75,7 +75,7 @@ def test_a_return_that_a_reaper_overtakes_moves_nothing_and_deletes_no_file(
     def take_meanwhile(*given: Any) -> None:
         real(*given)
         if not taken:
-            taken.append(retention._take(old.ledger, 30, "r"))
+            taken.append(retention.take(old.ledger, 30, "r"))
 
     with monkeypatch.context() as patch:
         patch.setattr(table_files, "prove", take_meanwhile)

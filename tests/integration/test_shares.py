@@ -171,7 +171,7 @@ def test_batches_for_which_no_thread_can_be_started_go_back_and_are_not_run_twic
 ) -> None:
     child = fleet.children["one"]
     ran: list[int] = []
-    threads, submit_to = child._threads, child._threads.submit
+    threads, submit_to = child.threads, child.threads.submit
 
     def no_thread(run: Callable[..., None], group: list[HeldBatch]) -> None:
         # As ThreadPoolExecutor does it: what it cannot start a thread for stays in its queue.

@@ -231,9 +231,9 @@ def test_arguments_that_a_submit_refuses_are_refused_before_the_first_trial(
     ):
         found = [Candidate({}), Candidate(args)]
         with pytest.raises(BadInput, match=why):
-            tune._rows_there(found, made, Settings(allowed_engine_args=()))
+            tune.rows_there(found, made, Settings(allowed_engine_args=()))
     assert made.started == {}
-    assert tune._rows_there([Candidate({})], made, Settings()) == 40
+    assert tune.rows_there([Candidate({})], made, Settings()) == 40
 
 
 def test_the_end_of_a_tuning_names_the_jobs_and_folders_that_stay(

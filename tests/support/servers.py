@@ -24,11 +24,11 @@ class Server:
     @property
     def port(self) -> int:
         """Its TCP port on loopback."""
-        return int(self._server._port)
+        return int(self._server.port)
 
     def start(self) -> None:
         """Up, if it is down."""
-        if self._server._group is None:
+        if self._server.group is None:
             self.url = self._server.start(self._home)
 
     def stop(self) -> None:
@@ -39,9 +39,9 @@ class Server:
     def kill(self) -> None:
         """Down by SIGKILL."""
         members = self._members()
-        self._server._group.kill()
+        self._server.group.kill()
         wait_until(lambda: not any(map(is_alive, members)), what="the end of the server")
-        self._server._group = None
+        self._server.group = None
 
     def freeze(self) -> None:
         """SIGSTOP for every process of it: connections stay up, nobody answers."""
@@ -57,7 +57,7 @@ class Server:
                 member.send_signal(number)
 
     def _members(self) -> list[psutil.Process]:
-        if self._server._group is None or self._server._group.poll() is not None:
+        if self._server.group is None or self._server.group.poll() is not None:
             return []
-        root = psutil.Process(self._server._group.pid)
+        root = psutil.Process(self._server.group.pid)
         return [root, *root.children(recursive=True)]

@@ -78,7 +78,7 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
     monkeypatch.setattr(workers, "end", end)
     monkeypatch.setattr(slots, "leave", lambda *_: None)
     monkeypatch.setattr(schema, "check", lambda _: None)
-    monkeypatch.setattr(Supervisor, "_choose", lambda _: None)
+    monkeypatch.setattr(Supervisor, "choose", lambda _: None)
     return found
 
 
@@ -96,31 +96,31 @@ def supervisor() -> Supervisor:
         profile=None,
         metrics=MachineMetrics("p"),
     )
-    for slot in found._slots:
+    for slot in found.slots:
         slot.config = replace(CHILD, id=f"w-{slot.number}", slot=slot.number)
         slot.group = cast(Any, Group(kept=slot.number == 0))
-    found._slots[0].fault = "the child hung"
-    found._slots[0].kill()
+    found.slots[0].fault = "the child hung"
+    found.slots[0].kill()
     return found
 
 
 def test_a_child_that_the_kernel_keeps_costs_its_slot_alone(
     supervisor: Supervisor, reported: list[tuple[str, str | None]]
 ) -> None:
-    kept, other = supervisor._slots
-    supervisor._look()
+    kept, other = supervisor.slots
+    supervisor.look()
     assert reported == [("w-1", "the engine died")]
     assert (kept.lost, other.shown_state) == (False, "free")
 
     assert kept.killed_at is not None
     kept.killed_at -= EMPTY_SECONDS + 1
     for _ in range(3):
-        supervisor._look()
+        supervisor.look()
     assert reported == [("w-1", "the engine died"), ("w-0", "the child hung")]
     assert (kept.lost, kept.shown_state, kept.report().lost) == (True, "lost", True)
 
     cast(Any, kept.group).kept = False
-    supervisor._look()
+    supervisor.look()
     assert (kept.lost, kept.shown_state, kept.report().lost) == (False, "free", False)
     assert len(reported) == 2
 
@@ -128,9 +128,9 @@ def test_a_child_that_the_kernel_keeps_costs_its_slot_alone(
 def test_a_supervisor_that_drains_waits_for_no_child_that_the_kernel_keeps(
     supervisor: Supervisor, reported: list[tuple[str, str | None]]
 ) -> None:
-    kept = supervisor._slots[0]
+    kept = supervisor.slots[0]
     assert kept.killed_at is not None
     kept.killed_at -= EMPTY_SECONDS + 1
-    supervisor._drain_all()
+    supervisor.drain_all()
     assert kept.lost
     assert sorted(reported) == [("w-0", "the child hung"), ("w-1", None)]

@@ -55,11 +55,11 @@ def test_a_wing_that_is_not_installed_has_no_duties(
     reaper: Reaper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wings, "INSTALLED", ())
-    wings._wings.cache_clear()
+    wings.modules.cache_clear()
     try:
         names = {each.name for each in duties.table(reaper)}
     finally:
-        wings._wings.cache_clear()
+        wings.modules.cache_clear()
     assert names & {"archive_due", "make_looks", "validate", "finalize"} == set()
     assert {"dispatch", "reap", "finish", "write_finished"} <= names
 

@@ -289,7 +289,7 @@ def test_however_many_rows_end_their_hosts_no_other_row_has_an_error(killers: in
 def test_a_host_that_ended_between_two_calls_is_replaced_and_blames_nobody() -> None:
     site = Site(lambda numbers: None)
     engine = FunctionEngine("rules:f", site.start)
-    engine._host.close()
+    engine.host.close()
     assert failed(outcomes_of(engine, numbered(4))) == []
     assert site.starts == 2
 

@@ -479,8 +479,8 @@ def test_a_child_inherits_no_key_for_which_its_engine_has_no_use(
         profile=None,
         metrics=SimpleNamespace(watch=lambda _: None, child_starts=lambda *_: {}),  # type: ignore[arg-type]
     )
-    one._start(one._slots[0], "k", job_id=1)
-    one._slots[0].free()
+    one._start(one.slots[0], "k", job_id=1)
+    one.slots[0].free()
     [environment] = started
     assert environment["NIGHTSHIFT_DATABASE_URL"] == "postgresql://ledger"
     assert environment["KEPT"] == "yes"

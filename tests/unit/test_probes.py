@@ -200,12 +200,12 @@ def test_each_child_that_is_reported_is_a_sign_of_life(
         metrics=MachineMetrics("default"),
     )
     left: list[int] = []
-    said = lambda *_, **__: left.append(len(supervisor._unreported))  # noqa: E731
+    said = lambda *_, **__: left.append(len(supervisor.unreported))  # noqa: E731
     monkeypatch.setattr(SupervisorLiveness, "step", said)
     monkeypatch.setattr(workers, "child_state", lambda *_: None)
     monkeypatch.setattr(workers, "end", lambda *_, **__: 0)
-    supervisor._unreported = [EndedChild(config(n), None, "it died", False) for n in range(8)]
-    supervisor._report()
+    supervisor.unreported = [EndedChild(config(n), None, "it died", False) for n in range(8)]
+    supervisor.report()
     assert left == [8, 7, 6, 5, 4, 3, 2, 1]
 
 

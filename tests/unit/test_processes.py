@@ -26,7 +26,7 @@ import subprocess, sys
 from pathlib import Path
 from nightshift.common.processes.process_group import ProcessGroup
 group = ProcessGroup.start({STUBBORN!r}, stdout=subprocess.PIPE, record=Path(sys.argv[1]))
-print(group.pgid, group.pid, int(group._main.stdout.readline()), flush=True)
+print(group.pgid, group.pid, int(group.main.stdout.readline()), flush=True)
 sys.stdin.read()
 """
 
@@ -178,11 +178,11 @@ def test_groups_started_by_several_threads_end_one_by_one() -> None:
     assert [group.poll() for group in groups[1:]] == [None] * 7
     for group in groups[1:]:
         # No other child may hold this group's pipe open, else its watcher would never wake.
-        assert group._lifeline is not None
-        os.close(group._lifeline)
-        assert group._watcher.wait(60) == -signal.SIGKILL
-        group._lifeline = None
-        group._main.wait(60)
+        assert group.lifeline is not None
+        os.close(group.lifeline)
+        assert group.watcher.wait(60) == -signal.SIGKILL
+        group.lifeline = None
+        group.main.wait(60)
 
 
 def test_record_lives_as_long_as_the_group(tmp_path: Path) -> None:
@@ -240,12 +240,12 @@ def test_group_of_a_later_owner_in_another_session_is_left_alone(tmp_path: Path)
     facts = json.loads(record.read_text())
     os.kill(group.pgid, signal.SIGKILL)
     os.waitpid(group.pgid, 0)  # a group without a leader, as a reused number may be
-    assert not process_group._is_still_ours(facts | {"session": facts["session"] + 1})
-    assert process_group._is_still_ours(facts)
+    assert not process_group.is_still_ours(facts | {"session": facts["session"] + 1})
+    assert process_group.is_still_ours(facts)
     end_recorded(tmp_path)
     assert not is_alive(grandchild)
-    group._main.wait(60)
-    group._watcher.wait(60)
+    group.main.wait(60)
+    group.watcher.wait(60)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}"])

@@ -531,8 +531,8 @@ def test_gathered_syncs_sync_a_directory_once_and_only_for_their_thread(tmp_path
         synced.append(path.name)
         return [True] * len(wishes)
 
-    monkeypatch.setattr(local, "_synced", note)
-    local._syncs_of.cache_clear()
+    monkeypatch.setattr(local, "synced", note)
+    local.syncs_of.cache_clear()
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
 
@@ -555,4 +555,4 @@ def test_gathered_syncs_sync_a_directory_once_and_only_for_their_thread(tmp_path
     assert synced[3:] == ["a"]
     storage.write_bytes(str(tmp_path / "a" / "now"), b"1")
     assert synced[4:] == ["a"]
-    local._syncs_of.cache_clear()
+    local.syncs_of.cache_clear()

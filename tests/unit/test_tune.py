@@ -174,7 +174,7 @@ def test_a_trial_that_no_machine_can_load_is_refused(
     ],
 )
 def test_the_values_of_a_flag_are_json_or_words(text: str, values: list[Any]) -> None:
-    assert command._values(text) == ("a", values)
+    assert command.values_of(text) == ("a", values)
 
 
 @pytest.mark.parametrize(
@@ -184,4 +184,4 @@ def test_values_of_another_form_and_arguments_that_are_named_twice_are_refused(
     texts: list[str],
 ) -> None:
     with pytest.raises(BadInput):
-        command._tried(texts)
+        command.tried_values(texts)

@@ -61,7 +61,7 @@ class BatchRunner:
     def __post_init__(self) -> None:
         self._jobs = JobCache(self.child.ledger, self.child.settings.allowed_roots)
         self._cache = ReadCache(self.child.settings.read_cache_bytes)
-        self._publisher = Publisher(self.child)
+        self.publisher = Publisher(self.child)
         self._outcomes = BatchOutcomes(self.child, self._jobs)
         self.outputs = Outputs()
         self._inference = Inference(self.child)
@@ -137,7 +137,7 @@ class BatchRunner:
             self._outcomes.end(batch, None)
             return False
         try:
-            loaded = self._load(batch)
+            loaded = self.load(batch)
             future = self._inference.start(loaded)
         except BaseException as error:
             self._outcomes.end(batch, error)
@@ -158,7 +158,7 @@ class BatchRunner:
 
         future.add_done_callback(left_engine)
 
-    def _load(self, batch: HeldBatch) -> LoadedBatch:
+    def load(self, batch: HeldBatch) -> LoadedBatch:
         """The batch's rows as requests; a row that cannot be read or rendered has failed already."""
         lease = batch.lease
         reached(Moment.CLAIMED)
@@ -223,7 +223,7 @@ class BatchRunner:
             else:
                 ready.append(publication)
         if ready and self._is_own_output(ready):
-            self._publisher.publish(ready)
+            self.publisher.publish(ready)
         for each in ready:
             self._note_output(each)
             self._outcomes.end(each.batch, each.error, committed=each.committed)

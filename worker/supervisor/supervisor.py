@@ -72,10 +72,10 @@ class Supervisor:
         shares = [
             self.gpus[number * each : (number + 1) * each] for number in range(self.slot_count)
         ]
-        self._slots = [
+        self.slots = [
             Slot(number, gpus, hardware.of_slot(gpus)) for number, gpus in enumerate(shares)
         ]
-        self._unreported: list[EndedChild] = []
+        self.unreported: list[EndedChild] = []
         self._gpu_figures = GpuFigures.watch(self.gpus)
         self._liveness = SupervisorLiveness(self.settings)
         self._stopping = threading.Event()
@@ -85,23 +85,23 @@ class Supervisor:
         self._asking_since: float | None = None
         self._ledger_heard_since = time.monotonic()
         self._machine = Machine(self.identity, self.pool, socket.gethostname(), self.engine_key)
-        self.metrics.watch(lambda: [slot.shown_state for slot in self._slots])
+        self.metrics.watch(lambda: [slot.shown_state for slot in self.slots])
 
     def run(self) -> None:
         """Works until `stop`; then drains every child, reports it and returns.
 
         Tables that no longer fit this code end it in the same way, with SchemaMismatch.
         """
-        log.info("supervisor_started", pool=self.pool, slots=len(self._slots))
+        log.info("supervisor_started", pool=self.pool, slots=len(self.slots))
         threading.Thread(target=self._watch_ledger, name="ledger-watch", daemon=True).start()
         while not self._stopping.wait(ROUND_SECONDS):
             self._look_for_notice()
             try:
-                self._look()
+                self.look()
             except Exception:  # without the supervisor every child would end undrained
                 log.exception("round_failed")
             self._liveness.round_over()
-        self._drain_all()
+        self.drain_all()
         if self._schema_mismatch is not None:
             raise self._schema_mismatch
 
@@ -128,14 +128,15 @@ class Supervisor:
         if self.preempt_file is not None and self.preempt_file.exists():
             self.preempt()
 
-    def _look(self) -> None:
-        for slot in self._slots:
-            self._liveness.step(self._slots)
+    def look(self) -> None:
+        """One look at the slots and the ledger: ends, starts and reports what there is."""
+        for slot in self.slots:
+            self._liveness.step(self.slots)
             self._watch(slot)
-        self._liveness.step(self._slots)
-        gone = bool(self._unreported)
-        self._report()
-        if (not gone or self._unreported) and time.monotonic() - self._chosen_at < CHOOSE_SECONDS:
+        self._liveness.step(self.slots)
+        gone = bool(self.unreported)
+        self.report()
+        if (not gone or self.unreported) and time.monotonic() - self._chosen_at < CHOOSE_SECONDS:
             return
         now = time.monotonic()
         if now - self._chosen_at > self.settings.lease_seconds:
@@ -182,13 +183,13 @@ class Supervisor:
         asked = slot.leaving_since is not None
         log.info("child_ended", worker_id=config.id, code=code, asked=asked)
         engine = self.metrics.child_ended(config.id, slot.exit_reason(code))
-        self._unreported.append(slot.ended(config, engine, code))
+        self.unreported.append(slot.ended(config, engine, code))
 
-    def _report(self) -> None:
+    def report(self) -> None:
         """Frees the leases of gone children; what cannot be reported now is tried again."""
-        while self._unreported:
-            self._liveness.step(self._slots, draining=self._stopping.is_set())
-            ended = self._unreported[0]
+        while self.unreported:
+            self._liveness.step(self.slots, draining=self._stopping.is_set())
+            ended = self.unreported[0]
             try:
                 with self.ledger.transaction() as connection:
                     state = workers.child_state(connection, ended.config.id)
@@ -204,7 +205,7 @@ class Supervisor:
             else:
                 log.info("leases_freed", worker_id=ended.config.id, batches=freed)
                 self.metrics.reported(ended.engine, freed, ended.died, load_failed=unloaded)
-            self._unreported.pop(0)
+            self.unreported.pop(0)
 
     def _load_failed(self, connection: Connection, ended: EndedChild) -> None:
         error = MachineCannotLoad(f"{ended.died} while loading the engine")
@@ -217,14 +218,14 @@ class Supervisor:
     def _choose_or_say_why(self) -> None:
         """Chooses; SchemaMismatch when Postgres refuses a statement since its tables moved on."""
         try:
-            self._choose()
+            self.choose()
         except Permanent:
             schema.check(self.ledger)
             raise
 
-    def _choose(self) -> None:
+    def choose(self) -> None:
         """Lets each slot have the engine that the plan of the pool says."""
-        for slot, order in zip(self._slots, self._orders(), strict=True):
+        for slot, order in zip(self.slots, self._orders(), strict=True):
             if order.state is not None:
                 slot.state = order.state
             if slot.config is None:
@@ -248,27 +249,28 @@ class Supervisor:
 
     def _orders(self) -> list[SlotOrder]:
         """Tells the ledger what the slots have; what each should have, by a plan of this moment."""
-        orders, is_old = self._reported()
+        orders, is_old = self.reported()
         if is_old:
-            self._liveness.step(self._slots)
+            self._liveness.step(self.slots)
             try:
                 renewed = planning.renew(self.ledger, self.pool, self.settings.lease_seconds)
             except NightshiftError as error:
                 log.warning("plan_failed", error=str(error))
             else:
-                orders = self._reported()[0] if renewed else orders
+                orders = self.reported()[0] if renewed else orders
         return orders
 
-    def _reported(self) -> tuple[list[SlotOrder], bool]:
+    def reported(self) -> tuple[list[SlotOrder], bool]:
+        """Tells the ledger what the slots have. The orders for the slots, and whether the plan is an old one."""
         with self.ledger.transaction() as connection:
             orders, is_old = slots.report(
                 connection,
                 self._machine,
-                [slot.report(self._gpu_figures.of(slot.gpus)) for slot in self._slots],
+                [slot.report(self._gpu_figures.of(slot.gpus)) for slot in self.slots],
                 idle_seconds=self.settings.engine_idle_seconds,
                 seen_every_seconds=self.settings.lease_seconds / REPORTS_A_LEASE,
             )
-        for slot, order in zip(self._slots, orders, strict=True):
+        for slot, order in zip(self.slots, orders, strict=True):
             slot.reported(order)
         return orders, is_old
 
@@ -310,36 +312,37 @@ class Supervisor:
         with self.ledger.transaction() as connection:
             self._refuse(connection, engine_key, error)
 
-    def _drain_all(self) -> None:
+    def drain_all(self) -> None:
+        """Tells every child to leave, at the end of this process."""
         log.info("supervisor_draining", preempted=self._preempted.is_set())
         self._hurry()
-        for slot in self._slots:
+        for slot in self.slots:
             slot.leave()
         self._leave_fleet()
         asked_at = time.monotonic()
-        while any(slot.group is not None and not slot.lost for slot in self._slots):
+        while any(slot.group is not None and not slot.lost for slot in self.slots):
             time.sleep(ROUND_SECONDS / 2)
             self._look_for_notice()
             self._hurry()
-            for slot in self._slots:
-                self._liveness.step(self._slots, draining=True)
+            for slot in self.slots:
+                self._liveness.step(self.slots, draining=True)
                 try:
                     self._watch(slot)
                 except Exception:
                     log.exception("watch_failed", slot=slot.number)
-            self._liveness.step(self._slots, draining=True)
+            self._liveness.step(self.slots, draining=True)
             asked_at = time.monotonic()
-            self._report()
+            self.report()
         # A report that failed at once met a connection of an earlier boot of Postgres: once more.
         if time.monotonic() - asked_at < ROUND_SECONDS:
-            self._report()
+            self.report()
         log.info("supervisor_ended")
 
     def _hurry(self) -> None:
         """Tells the children of a machine that is taken away; a child that has heard so hears nothing
         new.
         """
-        for slot in self._slots:
+        for slot in self.slots:
             if self._preempted.is_set() and slot.channel is not None:
                 slot.channel.tell(Word.PREEMPT)
 

@@ -114,7 +114,7 @@ def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
         errors = [Problem("job_failed", job.reason or "the job of the batch failed").as_json]
     try:
         with _result_files(ledger, settings, batch) as results:
-            _write(
+            write_results(
                 ledger,
                 hold,
                 job,
@@ -139,7 +139,7 @@ def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
     return True
 
 
-def _write(
+def write_results(
     ledger: Ledger,
     hold: Hold,
     job: Job,

@@ -171,7 +171,7 @@ def complete_upload(call: Call) -> dict[str, Any]:
         files.receive(connection, file_id, tenant, uri)
         uploads.keep(connection, upload_id)
     try:
-        checksum = _join(call, upload_id, file_id, uri, parts)
+        checksum = join(call, upload_id, file_id, uri, parts)
     except (NightshiftError, OSError):
         # Another try may have completed the upload, and a sweep has its parts.
         with call.ledger.transaction() as connection:
@@ -212,7 +212,7 @@ def cancel_upload(call: Call) -> dict[str, Any]:
     return _object(found)
 
 
-def _join(call: Call, upload_id: str, file_id: str, uri: str, parts: list[PartFile]) -> str:
+def join(call: Call, upload_id: str, file_id: str, uri: str, parts: list[PartFile]) -> str:
     """Writes the bytes of the parts one behind the other; returns their MD5, as clients send it."""
     digest = hashlib.md5(usedforsecurity=False)
 

@@ -84,8 +84,8 @@ class FunctionEngine:
         self._gone: str | None = None
         self._size = CallSize()
         began = time.monotonic()
-        self._host = start(math.inf)
-        self.code = self._host.code
+        self.host = start(math.inf)
+        self.code = self.host.code
         took = time.monotonic() - began
         self._restart_seconds = max(LEAST_RESTART_SECONDS, RESTART_LOADS * took)
         self._waiting: deque[Calls] = deque()
@@ -140,7 +140,7 @@ class FunctionEngine:
         """Starts no further call, and ends the host at once."""
         self._closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)
-        self._host.close()
+        self.host.close()
 
     def _run(self, calls: Calls, started_at: float) -> None:
         work, rows = calls.work, calls.work.begin_all()
@@ -160,7 +160,7 @@ class FunctionEngine:
 
     def _call_ahead(self) -> None:
         """Makes the first calls of small batches that wait in one message, while calls are quick."""
-        if self._host.row_seconds * CONCURRENT_ROWS > GATHER_SECONDS:
+        if self.host.row_seconds * CONCURRENT_ROWS > GATHER_SECONDS:
             return
         if sum(len(each.work.requests) for each in list(self._waiting)) < CONCURRENT_ROWS:
             time.sleep(GATHER_SECONDS)
@@ -280,14 +280,14 @@ class FunctionEngine:
         """
         if self._gone is not None:
             raise EngineGone(self._gone)
-        if not self._host.is_over:
-            return self._host
-        self._host.close()
+        if not self.host.is_over:
+            return self.host
+        self.host.close()
         try:
-            self._host = self._start_host(self._restart_seconds)
+            self.host = self._start_host(self._restart_seconds)
         except EngineLoadFailed as error:
             self._gone = f"the function's process cannot be started again: {error}"
             raise EngineGone(self._gone) from error
         if self._closed:
-            self._host.close()
-        return self._host
+            self.host.close()
+        return self.host

@@ -76,11 +76,11 @@ class VllmEngine:
         self._tokenizing = threading.Lock()
         with ExitStack() as failed:
             failed.callback(self._loop_thread.close, SHUTDOWN_SECONDS)
-            self._llm = self._loop_thread.run(self._start(spec, revision, runner, task))
-            config = self._llm.model_config
-            tokenizer = self._llm.get_tokenizer()
+            self.llm = self._loop_thread.run(self._start(spec, revision, runner, task))
+            config = self.llm.model_config
+            tokenizer = self.llm.get_tokenizer()
             self._model = Model(
-                self._llm,
+                self.llm,
                 tokenizer,
                 int(config.max_model_len),
                 spec.args,
@@ -90,16 +90,16 @@ class VllmEngine:
             failed.callback(self.close)
             self._serving = Serving(self._model, spec, gated=self._has_own_gate)
             if runner != "generate":
-                tasks = self._loop_thread.run(self._llm.get_supported_tasks())
+                tasks = self._loop_thread.run(self.llm.get_supported_tasks())
                 self._pooling_model = PoolingModel(config, runner, tasks)
             if SERVER_ARGUMENTS & spec.args.keys():
                 self._loop_thread.run(self._serving.state())  # refuses wrong arguments now
             failed.pop_all()
-        self.concurrency = int(self._llm.vllm_config.scheduler_config.max_num_seqs)
-        self.cache_tokens = cache_tokens(self._llm.vllm_config.cache_config)
+        self.concurrency = int(self.llm.vllm_config.scheduler_config.max_num_seqs)
+        self.cache_tokens = cache_tokens(self.llm.vllm_config.cache_config)
         self.code: Mapping[str, str] = {}
         self.revision = hub.loaded_commit(config.model, config.hf_config, config.revision)
-        log.info("vllm_started", **effective(self._llm.vllm_config))
+        log.info("vllm_started", **effective(self.llm.vllm_config))
         # A row's deadline begins here, not in the queue of a large batch.
         self._places = asyncio.Semaphore(PLACES_A_ROW * self.concurrency)
         self._line = Line(self.concurrency)
@@ -147,7 +147,7 @@ class VllmEngine:
 
     def close(self) -> None:
         """Ends EngineCore and the loop thread."""
-        self._llm.shutdown(timeout=SHUTDOWN_SECONDS)
+        self.llm.shutdown(timeout=SHUTDOWN_SECONDS)
         self._model.reads.close()
         self._loop_thread.close(SHUTDOWN_SECONDS)
 
