@@ -44,7 +44,9 @@ def _commit_of(folder: Path) -> str:
     command = [git, "--no-optional-locks", "-C", str(folder), "describe", "--always"]
     command += [f"--abbrev={COMMIT_DIGITS}", "--dirty=.dirty", "--exclude=*"]
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS)
+        result = subprocess.run(  # noqa: S603 - constants
+            command, capture_output=True, text=True, timeout=GIT_SECONDS
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return result.stdout.strip() if result.returncode == 0 else ""

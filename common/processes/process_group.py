@@ -79,7 +79,7 @@ class ProcessGroup:
             kept = None if record is None else _write_record(record, watcher.pid)
             # A new child joins the group before it drops its copy of the pipe (both happen between
             # fork and exec, in this order), so a parent that dies here leaves nobody outside.
-            main = subprocess.Popen(
+            main = subprocess.Popen(  # noqa: S603 - an argument list, no shell
                 list(argv),
                 env=env,
                 cwd=cwd,
@@ -191,7 +191,7 @@ def _start_watcher() -> tuple[subprocess.Popen[bytes], int]:
     # Python makes both ends close-on-exec: no other child of ours ever keeps a copy.
     read_end, lifeline = os.pipe()
     try:
-        watcher = subprocess.Popen(
+        watcher = subprocess.Popen(  # noqa: S603 - a constant
             ["/bin/sh", "-c", _WATCHER, "nightshift-watcher"],
             env={},
             cwd="/",

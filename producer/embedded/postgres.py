@@ -135,7 +135,7 @@ def reachable(programs: Path, account: pwd.struct_passwd | None, shelter: Path) 
     if account is None:
         return programs
     try:
-        subprocess.run(
+        subprocess.run(  # noqa: S603 - a program of the package
             [programs / "bin" / "initdb", "--version"],
             cwd="/",
             stdout=subprocess.DEVNULL,

@@ -1,6 +1,7 @@
 """What rows say of themselves: their chat, their sampling, and arguments of the model's template."""
 
 import json
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -140,7 +141,6 @@ NO_CHAT: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize(("value", "why"), NO_CHAT.values(), ids=NO_CHAT)
 def test_what_is_no_chat_is_said_in_one_sentence(value: Any, why: str) -> None:
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=re.escape(why)) as caught:
         chat("c", value)
-    assert why in str(caught.value)
     assert "\n" not in str(caught.value)

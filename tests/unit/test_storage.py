@@ -7,6 +7,7 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import ClassVar
 
 import fsspec
 import pytest
@@ -22,10 +23,10 @@ class FaultyStore(MemoryFileSystem):
     """An object store in memory that raises what a test tells it to."""
 
     protocol = "s3"
-    store: dict = {}
-    pseudo_dirs = [""]
+    store: ClassVar[dict] = {}
+    pseudo_dirs: ClassVar[list] = [""]
     cachable = False
-    faults: dict = {}
+    faults: ClassVar[dict] = {}
 
     @classmethod
     def _strip_protocol(cls, path):

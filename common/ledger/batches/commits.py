@@ -75,7 +75,7 @@ def commit_large(connection: Connection, lease: Lease, part: Part) -> None:
 
 
 def is_committed(connection: Connection, lease: Lease) -> bool:
-    """Reads back after a COMMIT whose outcome is unknown: did this very lease end with a part?
+    """Whether this very lease ended with a part, read after a COMMIT whose outcome is unknown.
 
     The row of the attempt is read, because the batch may have been retried or lost since.
     """

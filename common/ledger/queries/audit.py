@@ -1,4 +1,4 @@
-"""What `verify` asks: does what the ledger says of a job agree with itself?"""
+"""What `verify` asks: whether what the ledger says of a job agrees with itself."""
 
 from dataclasses import dataclass
 
