@@ -1,6 +1,7 @@
 """The composition root of a child: one Celery worker, one warm engine, one process group.
 
-Run by `worker/child.py`.
+Run by `worker/child.py`. The life of the child from top to bottom: it is registered, loads its engine
+(`worker/engine_load.py`), claims until it is asked to leave, drains, and ends.
 """
 
 import gc
@@ -11,7 +12,6 @@ import sys
 import threading
 import time
 import warnings
-from typing import NoReturn
 
 import structlog
 from celery import signals
@@ -19,12 +19,8 @@ from celery.apps import worker as celery_worker
 from celery.exceptions import SecurityWarning
 
 from nightshift.common import logs
-from nightshift.common.allocation.load_errors import Case, case_of
 from nightshift.common.broker import make_app, queue_name
 from nightshift.common.errors import (
-    EngineLoadFailed,
-    JobRefused,
-    NeedsOtherEngine,
     Permanent,
     Retryable,
     RevisionChanged,
@@ -32,32 +28,27 @@ from nightshift.common.errors import (
 from nightshift.common.exit_codes import ExitCode
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches.records import Claimant
-from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.fleet import workers
-from nightshift.common.ledger.fleet.slots import Machine
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.spec import JobSpec
-from nightshift.worker import engines, tasks
+from nightshift.worker import tasks
 from nightshift.worker.bootstep import once_signals_are_handled
 from nightshift.worker.child_context import ChildContext
+from nightshift.worker.engine_load import EngineLoad
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.heartbeat import Heartbeat
 from nightshift.worker.outages import PatientLedger, TellsWaits
-from nightshift.worker.outcomes import refuse_job
 from nightshift.worker.runner import Runner
 from nightshift.worker.supervisor.channel import ToSupervisor
-from nightshift.worker.supervisor.children import ChildConfig, load_policy
+from nightshift.worker.supervisor.children import ChildConfig
 from nightshift.worker.supervisor.liveness import LAST_COMMITS_SECONDS, ChildLiveness
 from nightshift.worker.telemetry.child_telemetry import ChildTelemetry
 from nightshift.worker.telemetry.recorder import EngineLoaded
 from nightshift.worker.window import Window
 
 log = structlog.get_logger(__name__)
-
-UNSTORED = "the engine could not be loaded, and the ledger took no reason: see the worker's log"
-"""Stands in the ledger for a reason that could not be stored."""
 
 
 class ChildProcess:
@@ -74,6 +65,7 @@ class ChildProcess:
             answer_seconds=min(settings.answer_seconds, max(2.0, settings.lease_seconds / 3)),
         )
         self._liveness = ChildLiveness(settings, config.id)
+        self._load = EngineLoad(config, settings, ledger, self._heartbeat_ledger, self._liveness)
         self._supervisor = ToSupervisor(config.channel)
         self._app = make_app(settings.broker_url)
         self._drain_asked = threading.Event()
@@ -129,7 +121,7 @@ class ChildProcess:
 
     def _start(self, spec: JobSpec) -> None:
         began = time.monotonic()
-        engine, config = self._load(spec), self._config
+        engine, config = self._load.engine(spec), self._config
         self._engine = engine
         who = Claimant(config.id, config.pool, config.engine_key, engine.name, engine.version)
         self._telemetry = ChildTelemetry(
@@ -168,75 +160,6 @@ class ChildProcess:
         threading.Thread(target=self._claim, name="claim", daemon=True).start()
         self._telemetry.start()
 
-    def _load(self, spec: JobSpec) -> Engine:
-        self._liveness.write("loading")
-        beating = threading.Event()
-        threading.Thread(target=self._beat_while_loading, args=(beating,), daemon=True).start()
-        try:
-            with self._ledger.transaction() as connection:
-                revision = workers.held_revision(
-                    connection, self._config.pool, self._config.engine_key
-                )
-            return engines.load(spec, self._settings, revision)
-        except (JobRefused, NeedsOtherEngine) as error:
-            self._job_refused(spec, error)
-        except Retryable as error:
-            log.error("ledger_away", error=str(error))
-            os._exit(ExitCode.LEDGER_AWAY)
-        except BaseException as error:
-            self._load_failed(error)
-        finally:
-            beating.set()
-
-    def _job_refused(self, spec: JobSpec, error: JobRefused | NeedsOtherEngine) -> NoReturn:
-        """The engine is sound, and runs no row of the job for which it was to be loaded: the job gets
-        another or fails, and the slot is free for the next plan.
-        """
-        log.error("job_refused", job_id=self._config.job_id, error=str(error))
-        try:
-            with self._ledger.transaction() as connection:
-                workers.end(connection, self._config.id, died=None)
-                refuse_job(connection, self._config.job_id, spec.engine_key, error)
-        except Retryable as away:
-            log.error("ledger_away", error=str(away))
-            os._exit(ExitCode.LEDGER_AWAY)
-        os._exit(ExitCode.DONE)
-
-    def _beat_while_loading(self, loaded: threading.Event) -> None:
-        while not loaded.wait(self._settings.heartbeat_seconds):
-            try:
-                with self._heartbeat_ledger.transaction() as connection:
-                    workers.beat(connection, self._config.id, "loading", busy=False)
-            except Retryable as error:
-                log.warning("heartbeat_failed", error=str(error))
-            except Exception:
-                log.exception("heartbeat_crashed")
-
-    def _load_failed(self, error: BaseException) -> NoReturn:
-        """Sets the machine aside for the engine, and may fail the jobs that need the engine."""
-        known = isinstance(error, EngineLoadFailed)
-        message = str(error) if known else f"{type(error).__name__}: {error}"
-        case = case_of(error)
-        log.error("engine_load_failed", error=message, concern=case.concern)
-        for reason in (message, UNSTORED):
-            try:
-                self._store_failed_load(case, reason)
-            except Retryable as away:  # another child loads the engine once the ledger is back
-                log.error("ledger_away", error=str(away))
-            except Exception:
-                log.exception("failed_load_not_stored")
-                continue
-            os._exit(ExitCode.LOAD_FAILED)
-        os._exit(ExitCode.CRASHED)  # the supervisor stores that a child ended while it loaded
-
-    def _store_failed_load(self, case: Case, message: str) -> None:
-        config = self._config
-        machine = Machine(config.supervisor, config.pool, config.host)
-        policy = load_policy(self._settings)
-        with self._ledger.transaction() as connection:
-            workers.end(connection, config.id, died=message)
-            loads.failed(connection, machine, config.engine_key, case, message, policy)
-
     def _report_ready(self, ledger: PatientLedger, engine: Engine) -> None:
         """Waits for the ledger: a load may have taken minutes, so an outage does not waste it."""
         held = ledger.transact(
@@ -251,7 +174,7 @@ class ChildProcess:
             code=engine.code,
         )
         if held != engine.revision:
-            self._load_failed(
+            self._load.failed(
                 RevisionChanged(
                     f"the model resolved to revision {engine.revision}, earlier loads to {held}: "
                     "name a revision in engine.revision, or release this one with "

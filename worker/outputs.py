@@ -162,7 +162,7 @@ class Outputs:
 
 def _prove(job_id: int, output_uri: str, owner: Owner) -> None:
     _refuse_foreign(job_id, output_uri, owner)
-    uri = part_names.staged(output_uri, f"part-proof-{secrets.token_hex(6)}")
+    uri = part_names.staged(output_uri, f"{part_names.PROOF}{secrets.token_hex(6)}")
     storage.write_bytes(uri, b"may be written\n", replace=False)
     storage.delete_all([uri])
 

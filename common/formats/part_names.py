@@ -3,6 +3,9 @@
 STAGING = "_attempts"
 """Folder of parts that Postgres does not name yet, in the output directory."""
 
+PROOF = ".proof-"
+"""Begins the names of small files by which a worker proves that it may write into a directory."""
+
 MANIFEST = "_manifest.json"
 
 OWNER = "_owner.json"
@@ -45,6 +48,11 @@ def is_own(name: str) -> bool:
 def is_part(name: str) -> bool:
     """Whether a name is one that a part may have."""
     return name.startswith("part-") and "/" not in name
+
+
+def is_staged(name: str) -> bool:
+    """Whether a worker writes a file of this name into the staging folder: a part, or a proof that it may."""
+    return is_part(name) or (name.startswith(PROOF) and "/" not in name)
 
 
 def is_bare(name: str) -> bool:

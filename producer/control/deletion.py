@@ -133,7 +133,7 @@ def files_of(ledger: Ledger, job: Job) -> Iterator[str]:
                 yield place(job.output_uri, name)
     for name in storage.list_names(part_names.staged(job.output_uri, "")):
         # Of attempts that never counted: the names are ours, and so is the folder.
-        if part_names.is_part(name) and name not in named:
+        if part_names.is_staged(name) and name not in named:
             yield part_names.staged(job.output_uri, name)
     with ledger.transaction() as connection:
         archived = deletions.archived_files(connection, job.id)

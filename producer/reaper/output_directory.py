@@ -99,7 +99,7 @@ class Listed:
     def unneeded(self, live: Collection[str], *, strangers: bool) -> list[str]:
         """The parts that are not live, as URIs; with `strangers` everything in the staging folder."""
         output = self.job.output_uri
-        staged = (name for name in self.staged if strangers or part_names.is_part(name))
+        staged = (name for name in self.staged if strangers or part_names.is_staged(name))
         found = [part_names.staged(output, name) for name in staged if name not in live]
         final = (name for name in self.final if part_names.is_part(name))
         return found + [part_names.final(output, name) for name in final if name not in live]

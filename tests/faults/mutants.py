@@ -343,7 +343,7 @@ MUTANTS = (
     ),
     Mutant(
         "read-back",
-        "worker/publish.py",
+        "worker/publish/commit.py",
         "            if not commits.is_committed(connection, lease):\n",
         "            if True:\n",
         ("tests/faults/test_commit_cut.py",),
@@ -449,7 +449,7 @@ MUTANTS = (
     ),
     Mutant(
         "many errors before their batch",
-        "worker/publish.py",
+        "worker/publish/commit.py",
         "if len(part.errors) <= ERRORS_A_COMMIT:",
         "if True:",
         (
@@ -530,7 +530,7 @@ MUTANTS = (
     ),
     Mutant(
         "publish after commit",
-        "worker/publish.py",
+        "worker/publish/publish.py",
         "            reached(Moment.WRITTEN)\n",
         "            reached(Moment.WRITTEN)\n        for each in group:\n            self._move(each)\n",
         (f"{FROZEN}::test_a_worker_frozen_past_its_lease_counts_for_nothing_and_goes_on",),
@@ -642,8 +642,8 @@ MUTANTS = (
     ),
     Mutant(
         "proof of the output",
-        "worker/batch/run.py",
-        "            if self.outputs.prove(job.id, spec.output.uri, job.owner):\n",
+        "worker/batch/load.py",
+        "            if self._outputs.prove(job.id, spec.output.uri, job.owner):\n",
         "            if False:\n",
         (f"{RUNNER}::test_no_row_is_computed_for_an_output_that_cannot_be_written",),
     ),
@@ -693,7 +693,7 @@ MUTANTS = (
     ),
     Mutant(
         "roots of a job in the worker",
-        "worker/batch/run.py",
+        "worker/batch/load.py",
         "            storage.within(job.roots, storage.OF_JOB),\n",
         "            storage.within(None, storage.OF_JOB),\n",
         (f"{WALLS}::test_a_file_that_became_a_link_after_the_submit_is_not_read",),
@@ -831,9 +831,9 @@ MUTANTS = (
     ),
     Mutant(
         "an orderly end where a function cannot be set up again",
-        "worker/batch/run.py",
-        "            self.child.leave(ExitCode.ENGINE_GONE, str(error))\n",
-        "            self.child.engine_died(str(error))\n",
+        "worker/batch/finished.py",
+        "            self._child.leave(ExitCode.ENGINE_GONE, str(error))\n",
+        "            self._child.engine_died(str(error))\n",
         (
             f"{RUNNER}::"
             "test_an_engine_that_cannot_be_started_again_costs_its_child_and_charges_a_suspect_alone",
@@ -1024,7 +1024,7 @@ MUTANTS = (
     ),
     Mutant(
         "part of a lost lease",
-        "worker/publish.py",
+        "worker/publish/publish.py",
         "            if isinstance(each.error, LeaseLost):\n",
         "            if False:\n",
         (f"{STORES}::test_a_worker_that_goes_on_after_the_end_of_its_job_changes_no_file",),

@@ -33,8 +33,8 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.storage import local
 from nightshift.producer.submit.submit import submit
-from nightshift.worker import publish
 from nightshift.worker.batch.inference import LoadedBatch
+from nightshift.worker.batch.load import Loader
 from nightshift.worker.batch.run import GATHER_SECONDS, BatchRunner
 from nightshift.worker.child_context import ChildContext
 from nightshift.worker.engines.protocol import Answer, Work
@@ -42,6 +42,7 @@ from nightshift.worker.heartbeat import GIVES_BACK, HUNG_THREADS, Heartbeat
 from nightshift.worker.held_batch import GivenBack, HeldBatch, Move, Reason, State
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.outputs import MOST_REFUSALS, UNPROVED_SECONDS
+from nightshift.worker.publish import publish
 from nightshift.worker.supervisor.liveness import ChildLiveness
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import Window
@@ -131,14 +132,14 @@ class Scene:
         """How many batches each transaction commits, from now on."""
         sent: list[int] = []
         publisher = self.runner.publisher
-        original = publisher._commit_group
+        original = publisher.commits._commit_group
 
         def committed(commits: Sequence[Any]) -> Sequence[bool | Exception]:
             happened()
             sent.append(len(commits))
             return original(commits)
 
-        publisher._commit_group = committed  # type: ignore[method-assign]
+        publisher.commits._commit_group = committed  # type: ignore[method-assign]
         return sent
 
     def heartbeat(self, **settings: Any) -> Heartbeat:
@@ -237,14 +238,14 @@ def hangs_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hang]:
 @pytest.fixture
 def read_then(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]], None]:
     """Calls something before each read, with its number."""
-    original, count = BatchRunner.load, iter(range(1000))
+    original, count = Loader.load, iter(range(1000))
 
     def install(before: Callable[[int], None]) -> None:
         def read(self: BatchRunner, batch: HeldBatch) -> LoadedBatch:
             before(next(count))
             return original(self, batch)
 
-        monkeypatch.setattr(BatchRunner, "load", read)
+        monkeypatch.setattr(Loader, "load", read)
 
     return install
 
@@ -684,7 +685,7 @@ def test_a_template_that_is_slow_and_moves_is_left_alone(
 ) -> None:
     heartbeat = scene.heartbeat(stage_timeout_seconds=0.01)
     looked: list[bool] = []
-    load = BatchRunner.load
+    load = Loader.load
 
     def slow(self: BatchRunner, batch: HeldBatch) -> LoadedBatch:
         with batch.progress.stage() as moved:
@@ -695,7 +696,7 @@ def test_a_template_that_is_slow_and_moves_is_left_alone(
                 looked.append(batch.state is State.OVER)
         return load(self, batch)
 
-    monkeypatch.setattr(BatchRunner, "load", slow)
+    monkeypatch.setattr(Loader, "load", slow)
     thread = scene.run(scene.group[:1])
     wait_until(lambda: len(looked) == 4, what="four beats")
     assert looked == [False] * 4

@@ -48,12 +48,13 @@ def test_orphans_are_shown_first_and_deleted_when_told_so(
     (out / "_attempts").mkdir()
     begun = ["._manifest.json.0123456789ab", "_generations/.000001.json.0123456789ab"]
     (out / "_generations").mkdir()
-    orphans = ["_attempts/part-000001-a9.parquet", "part-000002-a9.parquet", *begun]
+    proof = "_attempts/.proof-0123456789ab"
+    orphans = ["_attempts/part-000001-a9.parquet", proof, "part-000002-a9.parquet", *begun]
     for name in [*orphans, "notes.txt", "_attempts/notes.txt"]:
         (out / name).write_text("left")
     shown = nightshift("gc")
     assert shown.stdout == (
-        "1 jobs: 4 files of attempts that never counted can go; `nightshift gc --yes` deletes them\n"
+        "1 jobs: 5 files of attempts that never counted can go; `nightshift gc --yes` deletes them\n"
     )
     assert all((out / name).exists() for name in orphans)
     said = json.loads(nightshift("gc", "--yes", "--json").stdout)

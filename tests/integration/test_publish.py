@@ -23,7 +23,9 @@ from nightshift.common.states import RowErrorKind
 from nightshift.worker.child_context import ChildContext
 from nightshift.worker.held_batch import HeldBatch
 from nightshift.worker.outages import PatientLedger
-from nightshift.worker.publish import ERRORS_A_COMMIT, Publication, Publisher, _groups
+from nightshift.worker.publish.commit import ERRORS_A_COMMIT, groups
+from nightshift.worker.publish.publication import Publication
+from nightshift.worker.publish.publish import Publisher
 from nightshift.worker.rows.results import PartTable
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import Window
@@ -108,7 +110,7 @@ def test_what_postgres_refuses_of_one_batch_fails_no_other_of_its_group(
             frozen.exec_driver_sql("SELECT FROM batches WHERE id = 1 FOR UPDATE")
             # The first waits for a row that somebody holds, so the others make one group.
             futures = [threads.submit(one, 0)]
-            commits = publisher.commits_of(leases[0].job_id)
+            commits = publisher.commits.commits_of(leases[0].job_id)
             wait_until(lambda: commits._acting, what="the first commit")
             futures += [threads.submit(one, place) for place in range(1, BATCHES)]
             wait_until(lambda: len(commits._waiting) == BATCHES - 1, what="a group")
@@ -146,7 +148,7 @@ def test_who_holds_a_batch_of_a_job_stops_no_commit_of_another(
         with second_ledger().transaction() as other:
             other.exec_driver_sql(f"SELECT FROM batches WHERE id = {of_held.batch_id} FOR UPDATE")
             late = threads.submit(publish, publisher, of_held, held)
-            commits = publisher.commits_of(of_held.job_id)
+            commits = publisher.commits.commits_of(of_held.job_id)
             wait_until(lambda: commits._acting, what="the commit that waits")
             publish(publisher, of_free, free)
             assert not late.done()
@@ -226,6 +228,6 @@ def test_a_group_is_cut_where_its_errors_are_too_many_for_one_transaction(
         return Part("p", 1, "", 0, 0, [RowError(0, None, RowErrorKind.REFUSED, "no")] * errors)
 
     half, more = ERRORS_A_COMMIT // 2, ERRORS_A_COMMIT + 1
-    cut = _groups([(lease, part(errors)) for errors in (half, half, 0, 1, more, 0)])
+    cut = groups([(lease, part(errors)) for errors in (half, half, 0, 1, more, 0)])
     found = [[len(each.errors) for _, each in group] for group in cut]
     assert found == [[half, half, 0], [1], [more], [0]]

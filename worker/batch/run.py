@@ -1,4 +1,4 @@
-"""What is done with a group of batches: read -> render -> infer -> publish."""
+"""What is done with a group of batches: load -> infer -> finished -> publish, each in a file of its own."""
 
 import dataclasses
 import threading
@@ -8,44 +8,25 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from queue import SimpleQueue
 
-import pyarrow as pa
-
-from nightshift.common import storage
-from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import (
     BadInput,
-    EngineGone,
-    EngineRefused,
-    EngineUnavailable,
-    Permanent,
     StageHung,
     StorageUnavailable,
 )
-from nightshift.common.exit_codes import ExitCode
-from nightshift.common.failpoints import Moment, reached
-from nightshift.common.formats import input_rows, part_names
-from nightshift.common.formats.parquet.read_cache import ReadCache
-from nightshift.common.formats.part_rows import PartStore
-from nightshift.common.formats.values import for_python
-from nightshift.common.ledger.batches.records import Lease
-from nightshift.common.ledger.fleet.outages import Kind
-from nightshift.common.spec import FunctionTask
-from nightshift.common.telemetry.metrics import Stage
+from nightshift.worker.batch.finished import Finished
 from nightshift.worker.batch.inference import Inference, LoadedBatch
+from nightshift.worker.batch.load import Loader
 from nightshift.worker.child_context import ChildContext
-from nightshift.worker.held_batch import GivenBack, HeldBatch, Move, Progress, State
+from nightshift.worker.held_batch import GivenBack, HeldBatch, Move, Progress
 from nightshift.worker.job_cache import JobCache
 from nightshift.worker.outcomes import BatchOutcomes
 from nightshift.worker.outputs import Outputs
-from nightshift.worker.publish import Publication, Publisher
-from nightshift.worker.rows.results import RowResults, part_table, with_kept_rows
+from nightshift.worker.publish.publication import Publication
+from nightshift.worker.publish.publish import Publisher
 
 GATHER_SECONDS = 0.25
 """How long small batches, and the threads that run them, wait for each other: batches that finish
 within this time are committed together, and threads do not fight for Python's lock."""
-
-KEEPS_ANSWERS = (EngineUnavailable, StorageUnavailable)
-"""An engine that met one of these outages has given answers before, and they are kept."""
 
 
 LeftEngine = tuple[LoadedBatch, "Future[None]"]
@@ -60,11 +41,12 @@ class BatchRunner:
 
     def __post_init__(self) -> None:
         self._jobs = JobCache(self.child.ledger, self.child.settings.allowed_roots)
-        self._cache = ReadCache(self.child.settings.read_cache_bytes)
         self.publisher = Publisher(self.child)
         self._outcomes = BatchOutcomes(self.child, self._jobs)
         self.outputs = Outputs()
+        self._loader = Loader(self.child, self._jobs, self.outputs)
         self._inference = Inference(self.child)
+        self._finished = Finished(self.child, self._jobs, self._outcomes)
         self._turns = threading.RLock()
 
     def run(self, group: Sequence[HeldBatch]) -> None:
@@ -137,7 +119,7 @@ class BatchRunner:
             self._outcomes.end(batch, None)
             return False
         try:
-            loaded = self.load(batch)
+            loaded = self._loader.load(batch)
             future = self._inference.start(loaded)
         except BaseException as error:
             self._outcomes.end(batch, error)
@@ -158,47 +140,6 @@ class BatchRunner:
 
         future.add_done_callback(left_engine)
 
-    def load(self, batch: HeldBatch) -> LoadedBatch:
-        """The batch's rows as requests; a row that cannot be read or rendered has failed already."""
-        lease = batch.lease
-        reached(Moment.CLAIMED)
-        job = self._jobs.get(lease.job_id)
-        self._jobs.resolve(job, self.child.engine)
-        spec = job.spec
-        self.child.window.weigh(batch, spec.sequences)
-        roots = self.child.settings.allowed_roots
-        with (
-            batch.progress.stage() as moved,
-            storage.within(roots or None, storage.SETTING),
-            storage.within(job.roots, storage.OF_JOB),
-        ):
-            # The job may have been submitted where other roots are allowed.
-            named = [lease.descriptor.source.uri, spec.output.uri]
-            storage.check_roots(named, roots)
-            storage.check_held(named, job.roots, storage.OF_JOB)
-            if self.outputs.prove(job.id, spec.output.uri, job.owner):
-                self.child.recorder.went_on(Kind.STORAGE, job.id)
-            moved()
-            with self.child.recorder.span(Stage.READ):
-                rows = input_rows.read_rows(
-                    spec,
-                    dataclasses.replace(lease.descriptor, rows=lease.todo),
-                    spec.read_columns,
-                    self._cache,
-                    job.inputs,
-                    as_arranged=True,
-                )
-            reached(Moment.READING)
-            with self.child.recorder.span(Stage.RENDER):
-                requests, refused = job.renderer.render(rows.table, rows.row_index, moved)
-        passed = [part.select(spec.passed_columns) for part in (rows.table, rows.bad_table)]
-        row_index = [*rows.row_index, *rows.bad]
-        results = RowResults(row_index, pa.concat_tables(passed), {**refused}, dict(rows.bad))
-        self.child.window.spending.run(lease.job_id, len(lease.todo) - len(requests))
-        self.child.window.row_finished(batch, len(lease.todo) - len(requests))
-        given = for_python(rows.table) if isinstance(spec.task, FunctionTask) else None
-        return LoadedBatch(batch, job, results, requests, given)
-
     def _publish(self, first: LeftEngine, finished: "SimpleQueue[LeftEngine]") -> int:
         """Publishes a batch that left the engine, with all that have left by now; their number."""
         group = [first]
@@ -215,7 +156,7 @@ class BatchRunner:
                     self._started(loaded, again, finished)
                     went_on += 1
                     continue
-                publication = self._publication(loaded, future)
+                publication = self._finished.publication(loaded, future)
             except BaseException as error:
                 failure = error
             if publication is None:
@@ -255,59 +196,3 @@ class BatchRunner:
             self.outputs.took(job_id)
         elif isinstance(each.error, StorageUnavailable):
             each.error = self.outputs.refused(job_id, each.error, each.batch.claimed_at)
-
-    def _publication(self, loaded: LoadedBatch, future: "Future[None]") -> Publication | None:
-        """What there is to publish; None when no row is finished, or none is wanted."""
-        batch = loaded.batch
-        loaded.close()
-        if (work := batch.work) is not None:  # who ends the batch meanwhile takes its work away
-            self._outcomes.remark(loaded.job, work.remark)
-        error = None if future.cancelled() else future.exception()
-        if error is not None and not isinstance(error, KEEPS_ANSWERS):
-            batch.stop()  # else rows of it could still go to another child
-            raise error
-        batch.move(Move.PUBLISH)
-        lease = batch.lease
-        if isinstance(error, EngineRefused):
-            self._outcomes.pause_job(lease, error)
-        if isinstance(error, EngineGone):
-            self.child.leave(ExitCode.ENGINE_GONE, str(error))
-        finished = RowRanges.from_indices(loaded.results.finished())
-        if len(finished.minus(lease.todo)):
-            raise RuntimeError("the engine answered rows that the batch does not hold")
-        if len(finished) == len(lease.todo):
-            return self._table(lease, loaded)
-        if batch.state is State.OVER or not len(finished):
-            if error is not None:
-                raise error
-            return None
-        if lease.redo is not None:
-            return self._table(lease.narrowed(finished), loaded)
-        return self._table(lease, loaded, kept_rows=finished)
-
-    def _table(
-        self, lease: Lease, loaded: LoadedBatch, kept_rows: RowRanges | None = None
-    ) -> Publication:
-        job = loaded.job
-        schema, bare = self._jobs.output_schema(job, loaded.results)
-        made_by = {
-            **job.provenance,
-            "batch": str(lease.batch_id),
-            "attempt": str(lease.attempt),
-            "worker": lease.owner,
-            "engine": self.child.engine.name,
-            "engine_version": self.child.engine.version,
-            "revision": self.child.engine.revision or "",
-        }
-        with loaded.batch.progress.stage() as moved:
-            with self.child.recorder.span(Stage.TABLE):
-                table = part_table(job.spec, schema, loaded.results)
-            if lease.redo is not None and lease.kept_part is not None:
-                moved()
-                uri = part_names.located(job.spec.output.uri, lease.kept_part)
-                if uri is None:
-                    raise Permanent(f"the part {lease.kept_part} with the kept answers is gone")
-                parts = PartStore(job.spec, job.inputs, schema)
-                whole, made_by = parts.merge(table.table, made_by, lease.todo, lease.kept_part, uri)
-                table = with_kept_rows(table, whole, job.spec.input.id)
-        return Publication(loaded.batch, lease, job.spec, table, made_by, kept_rows, bare)

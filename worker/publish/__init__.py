@@ -1,0 +1,1 @@
+"""Finished batches become parts: written, committed behind their fences, moved to their place."""
