@@ -507,6 +507,8 @@ def test_a_crash_of_the_thread_leaves_nothing_held(
     thread.join(60)
     assert scene.is_over()
     assert set(scene.states()) == {"pending"}
+    going_on = [work for work, future in scene.engine.taken if not future.done()]
+    assert going_on == [], "rows would run for nobody"
 
 
 def test_a_part_that_the_store_refuses_for_long_holds_up_no_neighbour(

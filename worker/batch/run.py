@@ -60,8 +60,10 @@ class BatchRunner:
             batch.progress = progress
         try:
             self._run(group)
-        except BaseException as error:  # or the batches would stay held by no thread
+        except BaseException as error:
+            # Without this the batches would stay held by no thread, and rows would run for nobody.
             for batch in group:
+                batch.drop_rows()
                 self._outcomes.end(batch, error)
 
     def release(self, batch: HeldBatch, error: Exception) -> None:
