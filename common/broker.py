@@ -115,7 +115,7 @@ class Announcer:
 
 
 def _no_broker(error: KeyError | ValueError) -> BadInput:
-    """What is said of a URL that kombu does not take. A port that is no number may be a piece of a
+    """The error for a URL that kombu does not take. A port that is not a number may be a piece of a
     password: only the name of a transport is repeated.
     """
     why = f" ({error.args[0]})" if isinstance(error, KeyError) else ""

@@ -24,7 +24,7 @@ class StorageUnavailable(Retryable):
 
 
 class UnfinishedGone(StorageUnavailable):
-    """Somebody removed a file that was being written: whoever made it makes it again."""
+    """A file that was being written was removed: the code that made it makes it again."""
 
 
 class OutputRefused(StorageUnavailable):
@@ -32,11 +32,11 @@ class OutputRefused(StorageUnavailable):
 
 
 class DeleteRefused(StorageUnavailable):
-    """A file that may not be deleted, or a folder under its name: whoever tidies up leaves it."""
+    """The store refuses to delete a file, or a folder has its name: the code that tidies up leaves it."""
 
 
 class EngineUnavailable(Retryable):
-    """The server behind a remote engine is away: the batch is given back, nothing is charged."""
+    """The server behind a remote engine is away: the batch is released, nothing is charged."""
 
 
 class EngineRefused(EngineUnavailable):
@@ -52,7 +52,7 @@ class EngineEnded(EngineGone):
 
 
 class StageHung(Retryable):
-    """Reading, rendering or writing stands still: the batch is given back, nothing is charged."""
+    """Reading, rendering or writing stands still: the batch is released, nothing is charged."""
 
 
 class Permanent(NightshiftError):
@@ -72,12 +72,12 @@ class StatementRefused(Permanent):
 
 
 class JobRefused(Permanent):
-    """No row of the job can be run, by whichever worker: the job ends as failed, at once."""
+    """No worker can run any row of the job: the job ends as failed, at once."""
 
 
 class NeedsOtherEngine(Retryable):
-    """The engine runs no row of the job, and one with other `args` would: the job gets these, and so
-    another engine key; the batch is given back, nothing is charged.
+    """The engine runs no row of the job, but an engine with other `args` would. The job gets these arguments, and
+    so another engine key; the batch is released, nothing is charged.
     """
 
     def __init__(self, message: str, args: Mapping[str, Any]) -> None:
@@ -94,7 +94,7 @@ class SchemaMismatch(Permanent):
 
 
 class EngineDead(NightshiftError):
-    """The engine cannot go on: every batch in flight is a suspect (`losses + 1`), the child ends."""
+    """The engine cannot continue: every batch in flight is a suspect (`losses + 1`), the child ends."""
 
 
 class EngineLoadFailed(NightshiftError):
@@ -110,7 +110,7 @@ class EngineLoadFailed(NightshiftError):
 
 
 class EngineNotHere(EngineLoadFailed):
-    """The worker may not or cannot run the engine (not allowed, not installed, file missing)."""
+    """The worker cannot run the engine (not allowed, not installed, file missing)."""
 
 
 class MachineCannotLoad(EngineLoadFailed):

@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
     """What Python exits with at an error that nobody caught; a child that ended while it loaded."""
 
     REFUSED = 2
-    """Somebody can do something about it, and the sentence says what: bad input, an outage."""
+    """A person can do something about it, and the message says what: bad input, an outage."""
 
     NO_RUN_DIR = 2
     """A probe cannot look: the setting is wrong, the process may be well."""
@@ -28,7 +28,7 @@ class ExitCode(IntEnum):
     """`run`, `wait` and `submit`: failed, paused, cancelled, or the output is lost."""
 
     BROKEN = 3
-    """Nobody can mend it with other input."""
+    """An error of another kind, such as a dead engine: other input does not help."""
 
     ENGINE_DEAD = 70
     """A child whose engine died or stalled: each batch that the child held is a suspect."""

@@ -51,9 +51,9 @@ def address(url: str) -> str:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError as error:
-        raise BadInput(f"{url} is no address: {error}") from error
+        raise BadInput(f"{url} is not an address: {error}") from error
     if parts.scheme not in PORTS or not host or parts.username is not None:
-        raise BadInput(f"{url} is no http:// or https:// address without a user")
+        raise BadInput(f"{url} must be an http:// or https:// address, without a user name")
     if "%" in parts.path or any(step in (".", "..") for step in parts.path.split("/")):
         raise BadInput(f"{url} has a path that can be read in two ways")
     host = f"[{host}]" if ":" in host else host
@@ -66,7 +66,7 @@ def check(base_url: str, allowed: Sequence[str]) -> None:
     if not allowed or any(f"{wanted}/".startswith(f"{address(root)}/") for root in allowed):
         return
     raise BadInput(
-        f"engine.base_url {base_url} is none of those that NIGHTSHIFT_ALLOWED_REMOTES names: "
+        f"engine.base_url {base_url} is not one of those that NIGHTSHIFT_ALLOWED_REMOTES names: "
         f"{', '.join(allowed)}"
     )
 

@@ -44,27 +44,31 @@ class ServeSettings(BaseModel):
     serve_idle_seconds: float = Field(
         60,
         gt=0,
-        description="A client that sends nothing of its request, or takes nothing of its answer, for so long is cut off; the head of a request has so long altogether.",
+        description="A client that sends nothing of its request, or takes nothing of its answer, for this time is cut off; the whole head of a request must come within this time.",
     )
     serve_max_connections: int = Field(
         500,
         gt=0,
-        description="Connections that one address may have at once. Proxies in `NIGHTSHIFT_SERVE_PROXIES` are not bound: behind a proxy the proxy bounds its clients.",
+        description="Most connections that one address may have at once. Proxies in `NIGHTSHIFT_SERVE_PROXIES` are not bound: behind a proxy the proxy bounds its clients.",
     )
     serve_max_requests: int = Field(
-        50_000, gt=0, description="Requests that a batch file may have."
+        50_000, gt=0, description="Most requests that a batch file may have."
     )
     serve_max_batch_bytes: int = Field(
-        200 * 2**20, gt=0, description="Size of a batch file, 200 MiB."
+        200 * 2**20, gt=0, description="Largest size of a batch file; 200 MiB by default."
     )
     serve_max_embedding_inputs: int = Field(
-        50_000, gt=0, description="Inputs of embeddings that a batch file may have."
+        50_000, gt=0, description="Most inputs of embeddings that a batch file may have."
     )
     serve_max_file_bytes: int = Field(
-        512 * 2**20, gt=0, description="Size of a file that is uploaded at once, 512 MiB."
+        512 * 2**20,
+        gt=0,
+        description="Largest size of a file that is uploaded at once; 512 MiB by default.",
     )
     serve_max_upload_bytes: int = Field(
-        8 * 2**30, gt=0, description="Size of a file that is uploaded in parts, 8 GiB."
+        8 * 2**30,
+        gt=0,
+        description="Largest size of a file that is uploaded in parts; 8 GiB by default.",
     )
     serve_max_unpack_ratio: float = Field(
         100,

@@ -100,7 +100,7 @@ class Settings(ServeSettings, BaseSettings):
     poll_seconds: float = Field(
         2,
         gt=0,
-        description="An idle child asks Postgres itself when its supervisor, which asks once a second, has been silent for so long.",
+        description="An idle child asks Postgres itself when its supervisor, which asks once a second, has been silent for this time.",
     )
     dispatch_seconds: float = Field(0.5, gt=0, description="Pause between two rounds of a reaper.")
     drain_seconds: float = Field(
@@ -114,7 +114,7 @@ class Settings(ServeSettings, BaseSettings):
         description="Time to finish rows once the machine is taken away (`--preempt-file`, SIGUSR1), if that is shorter.",
     )
     answer_seconds: float = Field(
-        30, gt=0, description="A Postgres that is silent for so long counts as away."
+        30, gt=0, description="A Postgres that is silent for this time counts as away."
     )
     engine_idle_seconds: float = Field(
         0,
@@ -122,12 +122,12 @@ class Settings(ServeSettings, BaseSettings):
         description="How long an engine without work keeps its slot while engines that have slots already want more.",
     )
     engine_stall_seconds: float = Field(
-        120, gt=0, description="An engine without progress for so long ends its child."
+        120, gt=0, description="An engine without progress for this time ends its child."
     )
     stage_timeout_seconds: float = Field(
         300,
         gt=0,
-        description="A thread that reads, renders or writes, and comes to no next row or file for so long, loses its batches: they are given back, uncharged. Once more than 3 threads of a child hang, the child drains and is replaced.",
+        description="A thread that reads, renders or writes, and comes to no next row or file in this time, loses its batches: they are released, uncharged. Once more than 3 threads of a child hang, the child drains and is replaced.",
     )
     load_backoff_seconds: float = Field(
         2,
@@ -142,7 +142,7 @@ class Settings(ServeSettings, BaseSettings):
     retention_days: int | None = Field(
         None,
         ge=1,
-        description="A reaper moves the batches, attempts and row errors of a job that has been closed for so many days from Postgres to files beside its output ([operations.md](operations.md#retention)). At least 1. Unset: all stay.",
+        description="A reaper moves the batches, attempts and row errors of a job that has been closed for this many days from Postgres to files beside its output ([operations.md](operations.md#retention)). At least 1. Unset: all stay.",
     )
 
     read_cache_bytes: int = Field(

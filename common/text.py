@@ -24,7 +24,8 @@ HALF_CHARACTER = "holds half of a character (a lone surrogate)"
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-# Control characters but tab and newline, what turns the direction of writing, half characters.
+# Control characters except tab and newline, characters that change the direction of writing, and half
+# characters.
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 

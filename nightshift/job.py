@@ -84,7 +84,7 @@ class Job:
         deadline = views.after(timeout)
         with self._opened() as (ledger, alone):
             if alone and not views.snapshot(ledger, self.id).at_rest:
-                raise BadInput(f"nobody works on job {self.id}: the same ns.run(…) goes on")
+                raise BadInput(f"no worker runs job {self.id}: the same ns.run(…) continues it")
             console = display.console(progress=progress)
             seen = views.follow(ledger, self.id, console, stop=deadline, until_idle=True)
             past_end.refuse_lost(ledger, seen.job)
@@ -137,7 +137,7 @@ class Job:
     def errors(self, kind: str | None = None) -> pa.Table:
         """The rows that failed: `row_index`, `row_id`, `kind`, `message`, in the order of the dataset."""
         if kind is not None and kind not in list(RowErrorKind):
-            raise BadInput(f"kind {kind!r} is none of {', '.join(RowErrorKind)}")
+            raise BadInput(f"kind {kind!r} is not one of {', '.join(RowErrorKind)}")
         with self._opened() as (ledger, _):
             _, rows = closed_jobs.errors(ledger, self._job(ledger), kind=kind, limit=sys.maxsize)
         return pa.Table.from_pylist([dict(row) for row in rows], FAILED_ROWS)
@@ -147,7 +147,7 @@ class Job:
         return self._changed(job_moves.pause)
 
     def resume(self, budget: float | None = None) -> JobStatus:
-        """Lets a paused job go on, with another `limits.budget` where one is given."""
+        """Resumes a paused job, with another `limits.budget` where one is given."""
         return self._changed(lambda ledger, job: job_moves.resume(ledger, job, budget))
 
     def cancel(self) -> JobStatus:
@@ -159,7 +159,7 @@ class Job:
         their answers.
         """
         if kind is not None and kind not in list(RowErrorKind):
-            raise BadInput(f"kind {kind!r} is none of {', '.join(RowErrorKind)}")
+            raise BadInput(f"kind {kind!r} is not one of {', '.join(RowErrorKind)}")
         with self._opened() as (ledger, _):
             wanted = None if kind is None else RowErrorKind(kind)
             job = self._job(ledger)

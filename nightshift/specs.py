@@ -140,7 +140,7 @@ def spec_of(
 def _refuse_unknown(given: Mapping[str, Any]) -> None:
     known = JobOptions.__annotations__
     if unknown := [name for name in given if name not in known]:
-        raise TypeError(f"{unknown[0]!r} is none of the options of a job: {', '.join(known)}")
+        raise TypeError(f"{unknown[0]!r} is not one of the options of a job: {', '.join(known)}")
 
 
 def _whole(data: object) -> JobSpec:

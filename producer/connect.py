@@ -14,7 +14,7 @@ def open_ledger(
     settings: Settings, *, checked: bool = True, connections: int = 2
 ) -> Iterator[tuple[Ledger, bool]]:
     """The ledger for the time of one command, its schema checked; and whether only this command
-    keeps its server up, so that no job advances.
+    keeps its server up: then no job advances.
 
     `here.here` makes of the second who works on the ledger. Where NIGHTSHIFT_DATABASE_URL is not set, this is the embedded ledger of the home folder. If no
     `nightshift run` keeps its server up, the server is started under the home lock and stopped at

@@ -24,8 +24,8 @@ of twice the size took up to 1.8 s."""
 
 
 class Follower(Protocol):
-    """What stands on a job and runs again with it: a batch of the OpenAI API. Wings find it in the
-    transaction that begins, in their function `run_again(connection, job_id)`, before the job is locked.
+    """Something that depends on a job and runs again with it, such as a batch of the OpenAI API. Wings find it in
+    the transaction that begins, in their function `run_again(connection, job_id)`, before the job is locked.
     """
 
     @property
@@ -33,10 +33,10 @@ class Follower(Protocol):
         """Whether it ends once more although no row of the job runs again."""
 
     def keep(self, connection: Connection) -> None:
-        """Rows are still being put back, so that it must not end yet."""
+        """Keeps the follower from ending: rows are still being put back."""
 
     def release(self, connection: Connection) -> None:
-        """All rows are put back."""
+        """Lets the follower end: all rows are put back."""
 
 
 def retry(
@@ -52,9 +52,9 @@ def retry(
     over again. When the command is cut off, a second one does the rest. What stands on the job runs
     again too.
 
-    Batches of an archived job come back first, and copies of the input that are gone. Raises BadInput for
-    a cancelled job, and where its archive is gone, and what `allowed` raises, which is asked in the
-    transaction that begins, and before a copy is made.
+    Batches of an archived job come back first, and copies of the input that are gone. Raises
+    BadInput for a cancelled job and for one whose archive is gone, and whatever `allowed` raises. `allowed` is
+    called in the transaction that begins, and before a copy is made.
     """
     bring_back(ledger, job)
     restore_copies.restore(ledger, job, allowed=allowed)
@@ -138,7 +138,7 @@ def summary(job: Job, retried: Retried, here: Here = FLEET) -> str:
         return "no such rows, nothing runs again"
     text = f"{retried.rows:,} rows in {retried.batches:,} batches run again"
     if not retried.batches:
-        text = "goes on" if retried.waiting else "its files are finished anew"
+        text = "continues" if retried.waiting else "its files are finished anew"
     elif retried.reopened and retried.waiting:
         text += f", beside {retried.waiting:,} batches that had not run"
     if retried.state is JobState.PAUSED:

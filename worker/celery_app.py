@@ -88,7 +88,8 @@ class ChildProcess:
         if job is None:
             raise Permanent(f"job {self._config.job_id} is not in the ledger")
         if key != self._config.engine_key:
-            # Since the plan it has another engine, which would serve every job of this key.
+            # The job got another engine after the plan. This child would load that engine and run every job of
+            # the key in its config with it.
             log.info("job_has_another_engine", job_id=job.id, engine_key=key)
             os._exit(ExitCode.DONE)
 
@@ -211,7 +212,7 @@ class ChildProcess:
         self._drained.set()
 
     def _grace_seconds(self) -> float:
-        """The time of a drain, by what the supervisor has said until now."""
+        """How long a drain may take; shorter once the supervisor has said that the machine is taken away."""
         self._supervisor.wait(0)
         settings = self._settings
         if self._supervisor.is_preempted:

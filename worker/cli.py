@@ -56,7 +56,7 @@ def serve(
     ] = None,
     supervisor_id: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Run engines for a pool until SIGTERM, then drain: finish, commit, give back, exit 0."""
+    """Run engines for a pool until SIGTERM, then drain: finish, commit, release, exit 0."""
     if context.invoked_subcommand is not None:
         return
     settings = load_settings()
@@ -96,13 +96,14 @@ def serve(
 def slot_count(wanted: int | None, gpus: int) -> int:
     """One slot a GPU, or as many as are wanted; one on a machine without GPUs, by default.
 
-    Raises BadInput for slots among which the GPUs cannot be shared evenly, at least one for each.
+    Raises BadInput when the number of GPUs is not a multiple of the slots. Without GPUs any number of slots
+    is allowed.
     """
     slots = wanted or max(1, gpus)
     if gpus % slots:
         even = [str(number) for number in range(1, gpus + 1) if gpus % number == 0]
         raise BadInput(
-            f"--slots {slots}: {gpus} GPUs cannot be shared evenly among so many slots; name "
+            f"--slots {slots}: {gpus} GPUs cannot be shared evenly among {slots} slots; name "
             f"{' or '.join(even)}, or set CUDA_VISIBLE_DEVICES to the GPUs of this worker (empty: "
             "none)"
         )
@@ -147,7 +148,7 @@ def drain() -> None:
 
 
 def main() -> None:
-    """Console script: one sentence and exit code 2 for what the operator can mend."""
+    """Console script: one sentence and exit code 2 for a problem that the operator can solve."""
     try:
         sys.exit(app(standalone_mode=False))
     except NightshiftError as error:

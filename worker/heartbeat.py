@@ -31,14 +31,14 @@ AGAIN_SECONDS = 1.0
 """Pause before a failed beat is tried again: leases run out meanwhile."""
 
 GIVES_BACK = "give back"
-"""Name of a thread that gives batches back beside the heartbeat."""
+"""Name of a thread that releases batches beside the heartbeat."""
 
 
 @dataclass(eq=False)
 class StageWatch:
-    """For how long threads have stood still in a stage, by what each look finds.
+    """How long threads have stood still in a stage. Each call of `look` updates the times.
 
-    Between two looks no more than `most_seconds` count.
+    At most `most_seconds` of the time between two calls count.
     """
 
     timeout_seconds: float
@@ -63,7 +63,7 @@ class StageWatch:
 @dataclass(frozen=True, slots=True)
 class Beat:
     """What a beat learned of Postgres, if it asked: how many leases were renewed, the jobs without money, the
-    batches whose lease is somebody else's, each with the lease that was asked for, and those of jobs that
+    batches whose lease another child has, each with the lease that was asked for, and those of jobs that
     are over.
     """
 
@@ -81,7 +81,7 @@ class Heartbeat:
     `engine_stall_seconds` is ended, and its leases go to others. The batches of a thread that hangs in a
     stage, and those that are lost or wanted no more, go through `give_back`; where too many threads hang, the
     child leaves in order. While the child holds nothing and has nothing to report, its supervisor beats for
-    it: `say_idle` is false where the supervisor has been silent for so many seconds.
+    it: `say_idle` is false where the supervisor has been silent for the given seconds.
     `tell_waits` is called each second: what the child waits for is told sooner than the next beat.
     """
 
@@ -153,12 +153,12 @@ class Heartbeat:
         ]
 
     def _is_beaten_for(self) -> bool:
-        """Says to the supervisor that this child is idle; False where the child beats for itself."""
+        """Tells the supervisor that this child is idle; False where the child beats for itself."""
         return self.state == "ready" and self.say_idle(self.child.settings.heartbeat_seconds)
 
     def _hold(self, job_id: int) -> None:
-        """Pauses a job that has no money left, or siblings would claim more until a reaper's next
-        round. What fails here is tried again by the next beat.
+        """Pauses a job that has no money left. Otherwise siblings would claim more until a reaper's next round.
+        What fails here is tried again by the next beat.
         """
         with suppressed(Retryable, self.child.recorder, "hold_failed", job_id=job_id):
             with self.ledger.transaction() as connection:
@@ -195,7 +195,7 @@ class Heartbeat:
         )
         try:
             beside.start()
-        except RuntimeError:  # no thread can be started here, and nobody else ends these batches
+        except RuntimeError:  # no thread can be started here, and these batches must end
             self.give_back(given)
 
     def _pause(self, seconds: float) -> bool:
@@ -220,7 +220,7 @@ class Heartbeat:
             pause = self.child.settings.heartbeat_seconds
             # A stall must be seen twice: after a freeze the clock jumps before the engine moves.
             stalled_seconds = self.child.engine.stalled_seconds()
-            # Liveness is written first: Postgres may not answer.
+            # Write liveness first: the call to Postgres may hang.
             self.liveness.write(self.state, stalled_seconds)
             stalls = stalls + 1 if stalled_seconds > self.child.settings.engine_stall_seconds else 0
             if stalls > 1:

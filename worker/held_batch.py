@@ -36,11 +36,11 @@ class State(Enum):
     COMMITTED = auto()
     """The ledger has its part, which goes to its place."""
     OVER = auto()
-    """Somebody ends it, nobody a second time. Its thread may still be at work."""
+    """The batch is ended, and is not ended a second time. Its thread may still be at work."""
 
 
 class Move(Enum):
-    """What somebody wants of a held batch."""
+    """A step that a thread wants to make with a held batch."""
 
     HAND_OVER = auto()
     """A handover: rows may go to other children."""
@@ -57,7 +57,7 @@ class Move(Enum):
     COMMIT = auto()
     """The batch's thread: the ledger has the part."""
     LOSE = auto()
-    """The heartbeat: the lease is somebody else's."""
+    """The heartbeat: the lease belongs to another worker."""
     UNWANT = auto()
     """The heartbeat: the job is over."""
     GIVE_UP = auto()

@@ -37,7 +37,7 @@ DEFAULT_MAX_ATTEMPTS = 3
 """Attempts of a batch whose job cannot be read."""
 
 OUTAGE_PAUSE_SECONDS = 5.0
-"""A batch that was released because of an outage is not claimed again for so long."""
+"""A batch that was released because of an outage is not claimed again within this time."""
 
 LONGEST_PAUSE_SECONDS = 3600.0
 """Longest pause of a batch that hangs each time. A try holds a thread for `stage_timeout_seconds`,
@@ -45,8 +45,8 @@ LONGEST_PAUSE_SECONDS = 3600.0
 
 
 def pause_seconds(hung_before: int) -> float:
-    """How long a batch waits that hung now and so many times before."""
-    # Past so many doublings the longest pause is reached, and no power overflows.
+    """How long a batch waits that hung now and `hung_before` times before."""
+    # After 20 doublings the longest pause is reached; the bound keeps the power from overflowing.
     return min(LONGEST_PAUSE_SECONDS, OUTAGE_PAUSE_SECONDS * 2.0 ** min(hung_before, 20))
 
 
@@ -98,7 +98,7 @@ class BatchOutcomes:
             self.child.recorder.batch_ended(told)
 
     def pause_job(self, lease: Lease, error: Exception) -> None:
-        """Nobody claims more of the job until a person has mended what `error` says."""
+        """Pauses the job: no child claims more of it until a person has repaired what `error` says."""
         refused = "output_refused" if isinstance(error, OutputRefused) else "engine_refused"
         self.child.recorder.problem(refused, job_id=lease.job_id, error=str(error))
         # The job may be over, or the ledger away for good.
@@ -110,7 +110,8 @@ class BatchOutcomes:
         if message is None or job.remarked:
             return
         job.remarked = True
-        # The user can do without, and the batch is committed next.
+        # The user does not need the remark. The batch is committed next, so a failed write of the remark must
+        # not stop that.
         with suppressed(NightshiftError, self.child.recorder, "remark_failed", job_id=job.id):
             self.child.ledger.transact(jobs.remark, job.id, kept_message(message))
 
@@ -125,7 +126,7 @@ class BatchOutcomes:
                 self.child.engine_died(str(error))
                 return None
             case EngineEnded():
-                # Or the batch would end the engine of each child for ever.
+                # The batch counts as lost. Otherwise it would end one engine after another.
                 with suppressed(
                     Retryable, self.child.recorder, "lose_failed", batch_id=lease.batch_id
                 ):
@@ -134,11 +135,13 @@ class BatchOutcomes:
                     return "lost"
                 return None
             case OutputRefused():
-                # The job is paused before the batch is released, or a sibling would claim the batch.
+                # Pause the job first, then release the batch: a sibling would claim a released batch of a
+                # running job.
                 self.pause_job(lease, error)
                 return self._release(lease, error)
             case JobRefused() | NeedsOtherEngine():
-                # The job is over or changed before the batch is released, or a sibling would claim it.
+                # End or change the job first, then release the batch: a sibling would claim a released batch
+                # of a running job.
                 self.child.recorder.problem("job_refused", job_id=lease.job_id, error=str(error))
                 key = self.jobs.get(lease.job_id).spec.engine_key
                 with suppressed(

@@ -61,8 +61,8 @@ class Refusals:
         return self.rounds >= MOST_REFUSALS
 
     def proof_failed(self, now: float, why: str) -> bool:
-        """True when proofs have failed for too long. A pause between two of them begins anew: nobody
-        asked the output meanwhile.
+        """True when proofs have failed for too long. After a pause between two of them the
+        count begins anew: no proof was tried meanwhile.
         """
         if now - self.unproved_at > PAUSE_SECONDS:
             self.unproved_since, self.wait_seconds = now, 0.0
@@ -175,4 +175,6 @@ def _refuse_foreign(job_id: int, output_uri: str, owner: Owner) -> None:
 
 
 def _refused(why: str, error: Exception) -> OutputRefused:
-    return OutputRefused(f"its output {why}: {error}; mend the output, then resume the job")
+    return OutputRefused(
+        f"its output {why}: {error}; repair the output directory, then resume the job"
+    )

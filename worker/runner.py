@@ -215,7 +215,7 @@ class Runner:
         rows, most = self.window.room()
         if most == 0:
             return []
-        # No more than may fit: what a claim looks at is locked for its siblings.
+        # Ask for no more batches than may fit: a claim locks each batch that it looks at.
         most = min(most, rows // self._usual_rows + 1)
         neighbours.bring_forward(connection, self.child.who, self._last_claimed, most)
         return claims.claim(

@@ -96,7 +96,7 @@ def with_deadlines(demand: Sequence[JobDemand], works: Mapping[int, Work]) -> li
 
 
 def _slots_in(work: Work, seconds: float) -> float:
-    """The slots that end the rows in so many seconds; without end where no number does."""
+    """The slots that end the rows in `seconds` seconds; infinite where no number of slots does."""
     rate = work.fresh_rate
     if rate is None or seconds <= 0:
         return math.inf
@@ -122,8 +122,8 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What is expected of a job: `late_seconds` after its deadline where it is late and has slots, and
-    the `more_slots` with which it would be on time; None where no number would do.
+    """The expected end of a job. A job that is late and has slots ends `late_seconds` after its deadline, and
+    would be on time with `more_slots` more slots; None where no number would be enough.
     """
 
     standing: Standing

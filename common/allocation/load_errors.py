@@ -73,7 +73,7 @@ CASES = {
         Concern.MACHINE, True, "the hub cannot be reached, and the file is not in the cache"
     ),
     _HUB + "GatedRepoError": Case(
-        Concern.WORKER, False, "the worker's token may not read the model"
+        Concern.WORKER, False, "the worker's token has no right to read the model"
     ),
     _HUB + "RepositoryNotFoundError": Case(Concern.JOB, False, "the model does not exist"),
     _HUB + "RevisionNotFoundError": Case(Concern.JOB, False, "the revision does not exist"),

@@ -16,7 +16,7 @@ from nightshift.common.allocation.demand import Engine, JobDemand, Slot
 from nightshift.common.allocation.shares import ROUNDING, key_shares
 
 LONGEST_TURN = 4.0
-"""Engines that take turns do so in proportion to their shares, up to so many residences."""
+"""Longest turn, in residences: engines that take turns do so in proportion to their shares up to this."""
 
 
 def allocate(
@@ -116,7 +116,7 @@ class _Plan:
         return not slot.idle and slot.held_seconds > 0 and slot.engine_key not in self._wanted
 
     def cost(self, slot: Slot) -> tuple[bool, bool, bool, bool, int, int, float]:
-        """What is lost when a slot gets another engine: the slots that cost least come first.
+        """The cost of giving a slot another engine: slots with the least cost come first.
 
         Of several engines, the one with the most slots loses first.
         """
@@ -150,8 +150,8 @@ class _Tier:
         self._reserved: dict[str, int] = {}
 
     def fill(self) -> None:
-        """Engines keep their own slots, then those get theirs whose jobs would be late, then each gets
-        its first, then their shares, then the rest.
+        """Deals the slots. First engines keep their own slots. Then engines whose jobs would be late get slots.
+        Then each engine gets its first slot, then its share, and at last the rest.
         """
         targets = self._targets()
         for key, most in targets.items():
@@ -166,7 +166,7 @@ class _Tier:
         self._deal(targets)
         for key, most in self._most.items():
             self._keep(key, most)
-        # What is left beside work now are slots that some engines refuse.
+        # If slots are still free while work waits, some engines refuse these slots.
         self._deal(self._most)
 
     def _targets(self) -> dict[str, int]:

@@ -22,7 +22,7 @@ ROUNDING = 1e-6
 class KeyShares:
     """Shares by engine key: `alone` as if no job had a deadline, `shares` with what deadlines need,
     above 0 for each key. `reserved` are the parts of a slot that late jobs need, the most urgent first,
-    for keys with a job that would be late by its share alone, or by what other deadlines leave of it.
+    for keys with a job that would be late with its share alone, or with the part of it that other deadlines leave.
     """
 
     alone: dict[str, float]
@@ -48,7 +48,8 @@ def max_min(
             for each, share in shares.items()
             if share < floors.get(each, 0.0) - ROUNDING
         }
-        # A floor leaves less for the others: who was below the floor before stays so.
+        # Raising one share to its floor leaves less for the others. A claim that was below its floor would
+        # stay below it, so its share is fixed at the floor.
         fixed |= short
         if not short:
             return fixed | shares

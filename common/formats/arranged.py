@@ -23,10 +23,10 @@ from nightshift.common.row_errors import Failure
 from nightshift.common.states import RowErrorKind
 
 SUFFIX = ".arranged"
-"""Of copies: no reader of `**/*.parquet` counts their rows."""
+"""Suffix of copies: no reader of `**/*.parquet` counts their rows."""
 
 VERSION = 1
-"""Of what a copy holds; part of its name, so that no release reads what another means."""
+"""Version of the content of a copy; part of its name, so that no release reads a copy of another version."""
 
 OFFSET, KIND, WHY = "\0offset", "\0kind", "\0why"
 """Columns of a copy: how many rows of its files stand before the row, and why the row cannot be read."""

@@ -73,11 +73,11 @@ Write = Callable[[Iterable[pa.RecordBatch], pa.Schema, BinaryIO, Mapping[str, st
 """Writes rows of one schema and metadata, where the format has a place for metadata; returns the rows."""
 
 Batches = Callable[[str, pa.Schema, int], Iterator[pa.RecordBatch]]
-"""The rows of a file that `Write` wrote, so many at a time, with the columns and types of a schema."""
+"""The rows of a file that `Write` wrote, in batches of the given rows, with the columns and types of a schema."""
 
 
 def no_parts(uri: str, _schema: pa.Schema, _rows: int) -> Iterator[pa.RecordBatch]:
-    """Of a format in which no job has output."""
+    """The reader of parts of a format in which no job has output: it refuses."""
     raise ValueError(f"{uri}: no job has output in this format")
 
 

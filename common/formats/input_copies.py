@@ -12,7 +12,7 @@ FOLDER = "_input"
 """Folder of copies in the output directory; readers of datasets skip names with an underscore."""
 
 SUFFIX = ".copy"
-"""Of copies: a reader of `**/*.parquet` or `**/*.jsonl` must not count their rows. Copies of older
+"""Suffix of copies: a reader of `**/*.parquet` or `**/*.jsonl` must not count their rows. Copies of older
 releases have the suffix of their format alone."""
 
 

@@ -28,10 +28,10 @@ from nightshift.common.states import RowErrorKind
 class Rows:
     """The rows of a descriptor: each is in `row_index` or in `bad`, never in both.
 
-    `table` is aligned with `row_index`, which ascends but for rows that were asked for in the order of
-    an arranged copy; `bad_table` with the ascending keys of `bad`; the latter
-    has what could be read of those rows (the id, mostly) and null for the rest. Both have the
-    same columns, and the right number of rows even when there are no columns.
+    `table` is aligned with `row_index`, which is ascending, or in the order of an arranged copy where the rows
+    were asked for in that order. `bad_table` is aligned with the keys of `bad`, ascending; it has what could be
+    read of those rows (the id, mostly) and null for the rest. Both tables have the same columns, and the right
+    number of rows even when there are no columns.
     """
 
     table: pa.Table
@@ -168,7 +168,7 @@ def read_file_rows(
 
 
 def _divided(table: pa.Table, indices: list[int], bad: dict[int, Failure]) -> Rows:
-    """Rows and those of them that are bad, which are put in ascending order."""
+    """The rows, divided into good and bad ones; the bad ones are put in ascending order."""
     if not bad:
         return Rows(table, indices, bad, table.slice(0, 0))
     places = {index: place for place, index in enumerate(indices)}

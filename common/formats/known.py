@@ -78,16 +78,16 @@ def check_content(info: FileInfo, kind: InputFormat) -> None:
     known = FORMATS[kind]
     if info.size == 0:
         if known.magic:
-            raise BadInput(f"{info.uri} is empty (0 bytes), which is no {known.title} file")
+            raise BadInput(f"{info.uri} is empty (0 bytes), so it is not a {known.title} file")
         return
     start = storage.read_range(info.uri, 0, 4)
     looks = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
     if not start.startswith(known.magic):
-        raise BadInput(f"{info.uri} is no {known.title} file but {looks or 'something else'}")
+        raise BadInput(f"{info.uri} is not a {known.title} file but {looks or 'something else'}")
     if not known.magic and looks is not None and compression(info.uri) is None:
-        raise BadInput(f"{info.uri} is no {known.title} file but {looks}")
+        raise BadInput(f"{info.uri} is not a {known.title} file but {looks}")
 
 
 def is_streamed(uri: str, kind: InputFormat) -> bool:
-    """True for a file that can only be read from its start, so that a copy of it is needed."""
+    """True for a file that can only be read from its start; such a file needs a copy."""
     return FORMATS[kind].is_copied or compression(uri) is not None

@@ -50,6 +50,6 @@ def refuse_foreign(output_uri: str, wanted: Owner, job_id: int) -> bool:
     if found not in (None, wanted):
         raise BadInput(
             f"{output_uri} belongs to another job or ledger by now, as {part_names.OWNER} in it "
-            f"says: job {job_id} cannot go on there"
+            f"says: job {job_id} cannot continue there"
         )
     return found is not None

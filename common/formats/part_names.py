@@ -15,7 +15,7 @@ ARCHIVE = "_ledger"
 """Folder with what the ledger knew of the batches of a closed job, in the output directory."""
 
 ARCHIVE_SUFFIX = ".archive"
-"""Of Parquet files that are no parts: a reader of `**/*.parquet` must not count them."""
+"""Suffix of Parquet files that are not parts: a reader of `**/*.parquet` must not count them."""
 
 GENERATIONS = "_generations"
 """Folder with a file for each finished generation of a job that grows, in the output directory."""

@@ -76,8 +76,8 @@ class Reading:
             raise CutOff("the server ends: send the request again")
 
     def within(self, limit: int | None) -> int | None:
-        """How many rows of a file are read at most, where `limit` rows are wanted: one more than there is
-        room for, so that a file with too many is known.
+        """The most rows of a file that are read, where `limit` rows are wanted. That is one more than there is
+        room for: the extra row shows that a file has too many.
         """
         if self._most_rows is None:
             return limit
@@ -85,7 +85,7 @@ class Reading:
         return room if limit is None else min(room, limit)
 
     def check_rows(self, more: int) -> None:
-        """TooManyRows where so many rows of a file are too many beside those of the files before."""
+        """TooManyRows where `more` rows of a file are too many together with the rows of the files before."""
         if self._most_rows is not None and self._rows + more > self._most_rows:
             raise TooManyRows(self._most_rows)
 
@@ -104,7 +104,7 @@ class Reading:
         self.check_rows(0)
 
     def add_bytes(self, count: int) -> None:
-        """Counts what is unpacked into a copy; BadInput where that is too much."""
+        """Counts `count` bytes that were unpacked into a copy; BadInput where the tenant may not store so many."""
         with self._lock:
             self._bytes += count
         if self._most_bytes is not None and self._bytes > self._most_bytes:
@@ -114,7 +114,7 @@ class Reading:
             )
 
     def check_ratio(self, uri: str, size: int, unpacked: int) -> None:
-        """BadInput for a file of `size` bytes that has become so many."""
+        """BadInput for a file of `size` bytes whose `unpacked` bytes are too many times that."""
         if self._most_ratio is None or unpacked <= max(FREE_BYTES, size * self._most_ratio):
             return
         raise BadInput(
@@ -138,8 +138,8 @@ class Decoding:
         self._lock = threading.Lock()
 
     def __call__(self, uri: str, size: int, part: Hashable, decoded: int) -> None:
-        """BadInput where a part of a file of `size` bytes, which decodes to so many, is too much beside the
-        parts before. CutOff once the plan is to end.
+        """BadInput where a part of a file of `size` bytes is too much together with the parts before: `decoded`
+        are its bytes when it is decoded. CutOff once the plan is to end.
         """
         self._check()
         with self._lock:
@@ -183,8 +183,8 @@ def held_to(reading: Reading) -> Iterator[Reading]:
 
 
 class _Copies:
-    """Copies that plans of this process make and use, so that the last of several plans that came to
-    nothing takes a copy away, and none does that another one uses.
+    """The copies that plans of this process make and use. A plan that came to nothing removes a copy only if no
+    other plan uses that copy.
     """
 
     def __init__(self) -> None:
@@ -207,9 +207,9 @@ class _Copies:
                 self._made.add((output_uri, uri))
 
     def release(self, reading: Reading, *, stored: bool) -> dict[str, list[str]]:
-        """The end of a plan. Gives, by output, what plans without a job have made and nobody uses: nothing
-        of what a job that is `stored` reads. An output for which nothing was made whole may have an empty
-        folder.
+        """Ends a plan. Returns, by output, the copies that plans without a job have made and no plan uses any
+        more; a copy that a `stored` job reads is never among them. An output without such copies may have an
+        empty folder.
         """
         unwanted: dict[str, list[str]] = {}
         with self._lock:

@@ -50,9 +50,11 @@ def file_format(uri: str, declared: InputFormat | None = None) -> InputFormat:
         return found
     works = ", ".join(SUFFIXES)
     if suffix in REFUSED_SUFFIXES:
-        raise BadInput(f"{uri}: a {suffix} file {REFUSED_SUFFIXES[suffix]}; what works is {works}")
+        raise BadInput(
+            f"{uri}: a {suffix} file {REFUSED_SUFFIXES[suffix]}; supported suffixes are {works}"
+        )
     raise BadInput(
-        f"{uri}: the suffix does not tell the format; what works is {works}, or say input.format"
+        f"{uri}: the suffix does not tell the format; supported suffixes are {works}; or set input.format"
     )
 
 

@@ -45,14 +45,14 @@ class _Members(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> Any:
-        """Memory of Arrow, which goes back when nobody reads it any more."""
+        """Memory of Arrow, which is freed once no reader uses it."""
         buffer = pa.allocate_buffer(size, resizable=True)
         filled = self.readinto(buffer)
         buffer.resize(filled)
         return buffer
 
     def readinto(self, buffer: Any) -> int:
-        """Fills the buffer but for the end of the file: the reader of CSV takes less for the end."""
+        """Fills the buffer, except at the end of the file: the reader of CSV takes a shorter read for the end."""
         view = memoryview(buffer).cast("B")
         filled = 0
         while filled < len(view) and (self._member is not None or self._begin()):

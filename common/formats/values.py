@@ -205,7 +205,7 @@ def _are_items_kept(value: list[Any], got: Any, kind: pa.DataType) -> bool:
         )
     inner = kind.value_type
     types = set(map(type, value))
-    # Without a call for each of the many numbers of a vector.
+    # Lists of plain values are compared at once: a vector has many numbers, and a call for each is slow.
     is_plain = len(types) == 1 and types <= _PLAIN
     if is_plain and (bool in types) == pa.types.is_boolean(inner) and value == got:
         return True

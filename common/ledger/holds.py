@@ -65,13 +65,13 @@ END = text("DELETE FROM holds WHERE kind = :kind AND subject = :subject")
 
 
 def free(kind: Kind, subject: str) -> str:
-    """SQL: nobody has this subject now."""
+    """SQL: no process has this subject now."""
     return f"""NOT EXISTS (SELECT FROM holds h WHERE h.kind = '{kind}'
                            AND h.subject = CAST({subject} AS text) AND h.until >= now())"""
 
 
 def held(kind: Kind, subject: str) -> str:
-    """SQL: whoever has `:token` still has this subject."""
+    """SQL: the process with `:token` still has this subject."""
     return f"""EXISTS (SELECT FROM holds h WHERE h.kind = '{kind}'
                        AND h.subject = CAST({subject} AS text) AND h.token = :token)"""
 
@@ -107,8 +107,8 @@ def renew(connection: Connection, hold: Hold) -> bool:
 
 
 def keep_free_of_others(connection: Connection, kind: Kind, subject: int | str) -> None:
-    """Nobody takes the subject for a while: for work that a fence of its own protects, and in which several
-    may help each other. Who has a hold keeps it.
+    """Keeps other processes from taking the subject for a while. This is for work that has a fence of its own, and
+    that several processes may do together. A process that has a hold keeps it.
     """
     statement = text("""
         INSERT INTO holds AS h (kind, subject, token, holder, until)
@@ -140,19 +140,19 @@ def has(connection: Connection, kind: Kind, subject: int | str, holder: str) -> 
 
 
 def postpone(connection: Connection, hold: Hold, seconds: float) -> bool:
-    """Nobody takes the subject within so many seconds; with 0 anybody may, after what nobody has tried. False
-    where the hold is lost, or its subject is done with.
+    """No process takes the subject for `seconds` seconds. With 0 the subject is free at once, but subjects that
+    were never tried come first. False where the hold is lost, or was ended.
     """
     return connection.execute(RENEW, {**_values(hold), "seconds": seconds}).rowcount == 1
 
 
 def release(connection: Connection, hold: Hold) -> None:
-    """Gives a hold back, if it is not lost."""
+    """Releases a hold, if it is not lost."""
     connection.execute(RELEASE, _values(hold))
 
 
 def end(connection: Connection, kind: Kind, subject: int | str) -> None:
-    """Ends the hold of a subject, whoever has it: there is nothing to do about it any more."""
+    """Ends the hold of a subject, also that of another process: no work is left for it."""
     connection.execute(END, {"kind": str(kind), "subject": str(subject)})
 
 

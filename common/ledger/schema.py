@@ -16,7 +16,7 @@ SCHEMA = 31
 """The newest migration that this code knows, as a number."""
 
 FIRST = 22
-"""The first step: what the tables of before were like, no code knows any more."""
+"""The first migration. No code knows the tables of earlier releases any more."""
 
 MIGRATION_LOCK = 0x6E69676874
 """Advisory lock held while migrating, so that two migrations do not run at once ('night')."""
@@ -88,7 +88,7 @@ def _refuse_older(ledger: Ledger, found: str | None) -> None:
     """SchemaMismatch for tables that no step of this code begins with."""
     if found is not None and int(found) < FIRST:
         raise SchemaMismatch(
-            f"the database {ledger.place} is at migration {found}, and this code goes on from {FIRST:04} "
+            f"the database {ledger.place} is at migration {found}, and this code migrates from {FIRST:04} "
             "or later: migrate it with an earlier release first, or take another database or home folder"
         )
 

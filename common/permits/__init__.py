@@ -16,7 +16,7 @@ def check(spec: JobSpec, settings: Settings) -> None:
 
 
 def check_at_submit(spec: JobSpec, settings: Settings) -> None:
-    """BadInput for a spec that, by what this process knows, the workers do not run.
+    """BadInput for a spec that the workers do not run, as far as this process knows.
 
     A process without NIGHTSHIFT_ALLOWED_ENGINE_ARGS does not know which arguments they allow.
     """
@@ -26,8 +26,8 @@ def check_at_submit(spec: JobSpec, settings: Settings) -> None:
 
 
 def of_operator(spec: JobSpec, settings: Settings) -> Settings:
-    """The settings, with the arguments of this spec's engine allowed: who types `nightshift run` is
-    the operator of the machine. Nobody has typed the arguments that `args: auto` stands for.
+    """The settings, with the arguments of this spec's engine allowed: a user who types `nightshift run` is the
+    operator of the machine. Arguments that `args: auto` stands for were not typed, and are not allowed by this.
     """
     allowed = settings.allowed_engine_args or ()
     if not (isinstance(spec.engine, VllmEngineSpec) and spec.engine.args_auto):

@@ -36,10 +36,10 @@ OPENAI_PLAIN_VALUES = {"service_tier": frozenset({"auto", "default", "flex"})}
 
 
 class Kind(StrEnum):
-    """What setting an argument needs."""
+    """The permission that a job needs to set an argument."""
 
     PLAIN = "plain"
-    """Nothing."""
+    """None."""
 
     OPERATOR = "operator"
     """The operator's word, by the argument's name."""
@@ -72,7 +72,9 @@ class Word:
         return cls(name, models or None)
 
     def allows(self, name: str, kind: Kind, named: Sequence[tuple[str, str | None]]) -> bool:
-        """Whether the argument is meant, for all of the named models and their revisions."""
+        """Whether this word allows the argument `name` for every model and revision in `named`. A word without
+        a model allows no argument that runs code.
+        """
         if name != self.name and not name.startswith(f"{self.name}."):
             return False
         if self.models is None:
@@ -158,7 +160,7 @@ def _keys(args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def vllm_kind(name: str) -> Kind:
-    """What an argument of vLLM needs for its worst value; a name that is in no set may run code."""
+    """The permission that an argument of vLLM needs for its worst value. A name that is in no set may run code."""
     if name in vllm.PLAIN or name in vllm.PLAIN_KEYS:
         return Kind.PLAIN
     return Kind.OPERATOR if name.partition(".")[0] in vllm.OPERATOR else Kind.RUNS_CODE

@@ -19,7 +19,7 @@ def check_name(model: str, allowed: Sequence[str]) -> None:
     """BadInput for a model that none of the patterns names; without patterns all are allowed."""
     if not is_allowed(model, allowed):
         raise BadInput(
-            f"the model {model!r} is none of those that NIGHTSHIFT_ALLOWED_MODELS names: "
+            f"the model {model!r} is not one of those that NIGHTSHIFT_ALLOWED_MODELS names: "
             f"{', '.join(allowed)}"
         )
 

@@ -81,7 +81,7 @@ PLAIN = _names(
     "enable_prompt_tokens_details exclude_tools_when_tool_choice_none response_role",
     "return_tokens_as_token_ids tool_call_parser",
 )
-"""What a job may set freely: sizes, numbers, and names out of vLLM's own lists."""
+"""Arguments that a job may set freely: sizes, numbers, and names out of vLLM's own lists."""
 
 OPERATOR = _names(
     # files and folders of the worker
@@ -105,7 +105,7 @@ OPERATOR = _names(
     # between processes of vLLM
     "_api_process_count _api_process_rank",
 )
-"""What reaches beyond the engine: the operator allows each by name."""
+"""Arguments that reach beyond the engine: the operator allows each by name."""
 
 RUNS_CODE = _names(
     # code that comes with a model, and which code that is
@@ -118,7 +118,7 @@ RUNS_CODE = _names(
     # files of Python's logging, which name callables
     "logging_config log_config_file",
 )
-"""What may import and call what a job names: the operator allows each by name and model."""
+"""Arguments that may import and call code that a job names: the operator allows each by name and model."""
 
 PLAIN_KEYS = _names(
     "compilation_config.mode compilation_config.cudagraph_mode",

@@ -25,7 +25,7 @@ from nightshift.common.processes.process_table import Process, kernel, look
 _WATCHER = "trap '' HUP INT QUIT USR1 USR2 PIPE ALRM TERM; echo; exec >&-; read _; kill -KILL 0"
 
 EMPTY_SECONDS = 30.0
-"""A killed process may stay so long in the kernel (GPU drivers, slow disks)."""
+"""Longest time that a killed process may stay in the kernel (GPU drivers, slow disks)."""
 
 _LOOK_SECONDS = 0.01
 

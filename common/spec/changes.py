@@ -34,7 +34,7 @@ def changed(
     """A stored spec with these fields changed: as a spec, as JSON for the ledger, and the old and the
     new value of each field that differs.
 
-    `wanted` are values as a user writes them. Raises BadInput for what a spec may not have.
+    `wanted` are values as a user writes them. Raises BadInput for values that a spec cannot have.
     """
     before = JobSpec.model_validate(stored, context=STORED)
     asked = _copy(stored)

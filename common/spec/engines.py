@@ -172,13 +172,13 @@ class OpenaiEngineSpec(EngineSection):
         description="Laid over every request that a task makes; null leaves a field out.",
     )
     concurrency: int = Field(
-        64, ge=1, le=10_000, description="Requests under way at once, in each worker slot."
+        64, ge=1, le=10_000, description="Most requests under way at once, in each worker slot."
     )
     requests_per_minute: int | None = Field(
-        None, ge=1, description="Rate that the whole fleet holds together."
+        None, ge=1, description="Most requests a minute, for all workers together."
     )
     tokens_per_minute: int | None = Field(
-        None, ge=1, description="Prompt and output tokens that the whole fleet holds together."
+        None, ge=1, description="Most prompt and output tokens a minute, for all workers together."
     )
 
 

@@ -42,7 +42,7 @@ RESERVED_ANSWERS = RESERVED_COLUMNS - {"output", ANSWERED_BY}
 """Those that a function's answer cannot use either: `output` is the answer itself."""
 
 IDENTITY = ("input", "task", "engine", "output")
-"""Sections that make two specs the same work; of the engine all but its prices."""
+"""Sections that make two specs the same work; the prices of the engine do not count."""
 
 AUTO = frozenset({"args", "args_from"})
 """Fields of an engine that `args: auto` fills in at submit; they are not identity there."""

@@ -43,7 +43,7 @@ PATTERNS = {
     PAUSE: "a whole number with its unit, such as 30s, 5m or 1h",
     CALLABLE: "module:name, such as rules:classify for the function classify of rules.py",
 }
-"""What works, in words, where a text does not match a pattern. The text may hold a password."""
+"""The texts that a pattern allows, in words. The text that does not match may hold a password."""
 
 
 def parse_spec(data: object, source: str) -> JobSpec:
@@ -72,7 +72,7 @@ def mistakes(error: ValidationError) -> list[str]:
         if mistake["type"] == "extra_forbidden":
             message = "unknown key"
         elif mistake["type"] == "string_pattern_mismatch":
-            message = f"what works is {PATTERNS[mistake['ctx']['pattern']]}"
+            message = f"must be {PATTERNS[mistake['ctx']['pattern']]}"
         lines.append(f"{place}: {message}" if place else message)
     return lines
 

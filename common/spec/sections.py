@@ -46,12 +46,12 @@ class InputSpec(Section):
         None,
         min_length=1,
         max_length=1,
-        description="What stands between the fields of CSV; absent: a tab in .tsv, else a comma.",
+        description="Character between the fields of CSV; absent: a tab in .tsv, else a comma.",
     )
     partitioning: Absent[Literal["hive", "none"]] = Field(
         None,
-        description="hive makes columns of folders called key=value; none does not. Absent: hive "
-        "where every file lies in folders of the same keys.",
+        description="hive: folders called key=value become columns; none: they do not. Absent: hive "
+        "if every file lies in folders of the same keys.",
     )
     id: str | None = Field(
         None,
@@ -60,7 +60,7 @@ class InputSpec(Section):
     )
     unique_id: bool = Field(
         False,
-        description="Read the ids at submit, and refuse input in which one stands in two rows. Without it "
+        description="Read the ids at submit, and refuse the input if an id stands in two rows. Without it "
         "`verify` counts them. Not part of the job's identity.",
         exclude_if=lambda value: not value,
     )
@@ -87,7 +87,7 @@ class InputSpec(Section):
     @classmethod
     def _some_delimiter(cls, value: str | None) -> str | None:
         if value is not None and (not value.isascii() or value in '"\r\n\0'):
-            raise ValueError("one ASCII character that is no quote and no line end")
+            raise ValueError("must be one ASCII character, except a quote or a line end")
         return value
 
     @model_validator(mode="after")
@@ -108,7 +108,7 @@ class InputSpec(Section):
 
     @property
     def watch_seconds(self) -> int | None:
-        """Seconds between two looks; None where nobody looks."""
+        """Seconds between two looks for new files; None where no reaper looks."""
         if self.watch is None:
             return None
         return int(self.watch[:-1]) * {"s": 1, "m": 60, "h": 3600}[self.watch[-1]]
@@ -162,9 +162,9 @@ class BatchSpec(Section):
     )
     arrange: Literal["auto", "prefix", "none"] = Field(
         "auto",
-        description="prefix sorts the rows by what their requests begin with, so that rows with the same "
-        "beginning run side by side and an engine's prefix cache has it; a copy of the input below the "
-        "output has them in this order. auto does so where a sample says that it pays, none never.",
+        description="prefix sorts the rows by the beginnings of their requests: rows with the same beginning "
+        "run side by side, and an engine's prefix cache keeps the beginning. A copy of the input below the "
+        "output has the rows in this order. auto does so where a sample says that it pays, none never.",
         exclude_if=lambda value: value == "auto",
     )
 

@@ -158,8 +158,8 @@ def hold(uri: str, roots: Sequence[str]) -> None:
 
 
 def folder_identity(uri: str) -> tuple[int, int] | None:
-    """What tells a local directory from any other that takes its name later; None for one that is not
-    there or cannot be reached now, and in an object store. BadInput for one outside a wall.
+    """The identity of a local directory: another directory that takes its name later has another one. None for a
+    directory that is not there, cannot be reached now, or is in an object store. BadInput for one outside a wall.
     """
     with suppress(OSError):
         if is_local(uri):

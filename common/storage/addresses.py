@@ -70,7 +70,7 @@ def check_held(uris: Iterable[str], roots: Sequence[str] | None, said: str) -> N
 
 
 def outside(place: object, roots: Sequence[str], said: str) -> BadInput:
-    """What a place outside all of `roots` is refused with. The roots of the setting are not listed: tenants
+    """The error for a place outside all of `roots`. The roots of the setting are not listed: tenants
     read the message, and one of the roots may be the folder of another tenant.
     """
     listed = "" if said == SETTING else f": {', '.join(roots)}"

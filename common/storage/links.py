@@ -1,8 +1,8 @@
-"""Where a local file is, for the functions of `os`: links are followed, but for those that somebody
-put into an output directory and those that lead out of the roots around a file (`walls.py`).
+"""How functions of `os` reach a local file. Links are followed, except links in the folders that we make in an
+output directory, and links that lead out of the roots around a file (`walls.py`).
 
-What is held so is opened folder by folder, and the file is named relative to the open folder. So no link
-can take the place of a folder between a check and the use.
+Such a file is reached folder by folder, and named relative to the open folder. So no link can take the place of
+a folder between a check and the use.
 """
 
 import errno
@@ -137,7 +137,7 @@ def make(path: Path, made: Callable[[int], None]) -> None:
             os.mkdir(name, dir_fd=folder)
             made(folder)
 
-    is_ours = path.name in OWN_FOLDERS  # a link in place of one is refused by whoever opens it
+    is_ours = path.name in OWN_FOLDERS  # a link in its place is refused when it is opened
     way = walls.walk(path.parent if is_ours else path, walls.around(path), make=make_one)
     try:
         if is_ours:

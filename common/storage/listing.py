@@ -51,15 +51,15 @@ class Listing:
 
     @property
     def remark(self) -> str | None:
-        """What counts once although links lead there twice, in one sentence; None where nothing does."""
+        """A sentence with the files that count once although links lead to them twice; None without such files."""
         if not self.again:
             return None
         said = [f"{other} is {counted}" for other, counted in sorted(self.again.items())]
         return f"links lead to the same files twice, and they count once: {first_few(said, 3)}"
 
     def as_planned(self, planned: Collection[str]) -> list[FileInfo]:
-        """The files under the names that a job has planned them by, where it has planned them by another
-        path than that of the listing, or by several.
+        """The files, with the names by which a job has planned them. A job may have planned a file by several
+        paths, or by another path than that of the listing.
         """
         listed = {info.uri: info for info in self.files}
         for uri in planned:

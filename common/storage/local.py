@@ -25,7 +25,7 @@ from nightshift.common.storage.links import Place, placed
 from nightshift.common.storage.streams import Content, FileInfo, Written, fill
 
 NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
-"""What a file system without hard links answers."""
+"""Errors of a file system that has no hard links."""
 
 _of_thread = threading.local()
 
@@ -93,7 +93,7 @@ def _rename_unfinished(place: Place, final: Place, uri: str) -> None:
         place.rename(final)
     except FileNotFoundError as error:
         raise UnfinishedGone(
-            f"{uri} cannot be written: somebody has removed the unfinished file beside it"
+            f"{uri} cannot be written: the unfinished file beside it was removed"
         ) from error
 
 
@@ -134,7 +134,7 @@ def create(path: Path, data: bytes) -> bool:
             return False
         except FileNotFoundError as error:
             raise UnfinishedGone(
-                f"{path} cannot be written: somebody has removed the unfinished file beside it"
+                f"{path} cannot be written: the unfinished file beside it was removed"
             ) from error
         except OSError as error:
             if error.errno not in NO_HARD_LINKS:

@@ -42,7 +42,7 @@ class Wall:
     said: str
 
     def refusal(self, path: object) -> BadInput:
-        """What a file outside is refused with."""
+        """The error for a file outside."""
         return outside(path, self.roots, self.said)
 
     def identities(self) -> frozenset[Identity]:
@@ -57,8 +57,8 @@ class Wall:
 _of_context: ContextVar[tuple[Wall, ...]] = ContextVar("walls", default=())
 
 _kept: dict[str, dict[str, Wall]] = {}
-"""By output directory and who names the roots. An entry stays for the life of the process: some 300 bytes
-for each job with roots that the process has looked at.
+"""Walls by output directory, and by who names the roots. An entry stays for the life of the process: some 300
+bytes for each job with roots that the process has looked at.
 """
 
 
@@ -127,7 +127,7 @@ def around(path: Path) -> list[Wall]:
 
 
 def identity(facts: os.stat_result) -> Identity:
-    """What tells a folder or file from all others of this machine."""
+    """The identity of a folder or file: no other one of this machine has it."""
     return facts.st_dev, facts.st_ino
 
 
@@ -162,7 +162,7 @@ def walk(
         return Found(name, way.folders.pop(), way.links)
     except OSError:
         if way.links:
-            way.check()  # what lies outside is refused, be it there or not
+            way.check()  # the path is refused if links led outside, whether or not the file exists
         raise
     finally:
         way.close()

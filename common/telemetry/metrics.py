@@ -111,13 +111,13 @@ _POOL = {"pool": ANY}
 _SLOT = {**_ENGINE, "slot": ANY}
 _JOB = {"job_id": ANY, "name": ANY, "pool": ANY}
 
-# Of both: the supervisor and the reaper.
+# Both the supervisor and the reaper export this.
 
 BUILD_INFO = GaugeMetric(
     "nightshift_build_info", "", "Always 1; the label says which code runs.", {"version": ANY}
 )
 
-# Of the supervisor of a worker machine, for all its children.
+# The supervisor of a worker machine exports these for all its children.
 
 ROWS = CounterMetric(
     "nightshift_rows_total",
@@ -230,7 +230,7 @@ GPU_UTILIZATION = GaugeMetric(
     _GPU,
 )
 
-# Of each reaper.
+# Each reaper exports these.
 
 REAPER_ROUNDS = CounterMetric(
     "nightshift_reaper_rounds_total",
@@ -302,7 +302,7 @@ JOBS_LEFT_OUT = GaugeMetric(
 POOL_BATCHES_WAITING = GaugeMetric(
     "nightshift_pool_batches_waiting",
     "batches",
-    "Batches of running jobs that nobody has leased. 0 for a pool that has workers and no work.",
+    "Batches of running jobs that no worker has leased. 0 for a pool that has workers and no work.",
     _POOL,
 )
 POOL_BATCHES_LEASED = GaugeMetric(

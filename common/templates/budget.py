@@ -45,7 +45,7 @@ class _Budget(threading.local):
         self.ends_at = time.thread_time() + RENDER_SECONDS
 
     def charge(self, units: int) -> None:
-        # Every charge is at least 1: a negative size or "nan" may not add to the budget.
+        # Every charge is at least 1: a negative size or "nan" must not add to the budget.
         self.units -= units if units >= 1 else 1
         if self.units >= self.looks_below:
             return

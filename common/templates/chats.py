@@ -11,7 +11,7 @@ EMPTY_OF = ("assistant",)
 
 
 def chat(column: str, value: Any) -> list[dict[str, Any]]:
-    """The messages of a list of structs, or of the same as JSON; ValueError says what is no message.
+    """The messages of a list of structs, or of the same as JSON; ValueError names what is not a message.
 
     Fields that are null, as in structs that differ from message to message, are left out. The arguments of
     a tool call may be JSON, as OpenAI's API has them: templates take them as an object.
@@ -32,7 +32,7 @@ def _message(place: str, value: Any) -> dict[str, Any]:
     message = {name: each for name, each in value.items() if each is not None}
     role = message.get("role")
     if role not in ROLES:
-        raise ValueError(f"{place} has the role {role!r}, and what works is {', '.join(ROLES)}")
+        raise ValueError(f"{place} has the role {role!r}; the allowed roles are {', '.join(ROLES)}")
     calls = message.get("tool_calls")
     if calls is not None:
         message["tool_calls"] = [

@@ -164,7 +164,7 @@ FILTERS: Final[Mapping[str, Cost]] = {
 
 METHODS: Final[Mapping[str, Cost]] = {
     **_BOTH,
-    # Of text and bytes.
+    # Methods of text and bytes.
     **dict.fromkeys((
         "endswith", "find", "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "islower", "isnumeric",
         "isspace", "istitle", "isupper", "partition", "removeprefix", "removesuffix", "startswith",
@@ -173,7 +173,7 @@ METHODS: Final[Mapping[str, Cost]] = {
     **dict.fromkeys(("ljust", "rjust", "zfill"), _padded),
     **dict.fromkeys(("lstrip", "rstrip", "strip"), _stripped),
     "decode": _decoded, "format": _braces, "hex": _each(1), "split": _split, "splitlines": _each(10),
-    # Of structs, numbers, dates and times, and of Jinja's own loop and cycler.
+    # Methods of structs, numbers, dates and times, and of Jinja's own loop and cycler.
     **dict.fromkeys((
         "get", "keys", "values", "is_integer", "date", "isocalendar", "isoformat", "isoweekday", "time", "timestamp",
         "toordinal", "total_seconds", "weekday", "changed", "cycle", "next", "reset",
@@ -186,7 +186,7 @@ METHODS: Final[Mapping[str, Cost]] = {
 
 def charged(cost: Cost, run: Callable[..., Any], values: Iterable[Any], named: Any) -> Any:
     """Runs a filter or a method after charging what it is given and the most that it may make."""
-    # What another filter gives has no size before it is made.
+    # The generator of another filter has no size before its values are made.
     given = [list(counted(one)) if isinstance(one, GeneratorType) else one for one in values]
     charge(STEP_UNITS + sum(map(weight, given)) + sum(map(weight, named.values())))
     charge(cost(*given, **named))
@@ -215,7 +215,7 @@ def operated(operator: str, run: Callable[..., Any], left: Any, right: Any) -> A
     if operator == "*" and sizes:
         sizes = [sizes[0] * abs(side) for side in (left, right) if isinstance(side, int)]
     if operator == "**" and isinstance(left, int) and isinstance(right, int):
-        # Before the power is made, since it may take for ever.
+        # Check the length before the power is computed: the computation may never end.
         _refuse_long((left.bit_length() - 1) * right)
     charge(sum(sizes))
     return bounded(run(left, right))

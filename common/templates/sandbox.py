@@ -43,7 +43,7 @@ def rendered_all(templates: Iterable[Template], row: Mapping[str, Any]) -> Itera
 
     A column that the row lacks, or that is null where it is printed, is an error: the word "None"
     in a prompt would be answered as if it were the row's text. Raises whatever the row's values
-    raise, and SecurityError for what a template may not do.
+    raise, and SecurityError for what a template must not do.
     """
     budget.begin()
     for template in templates:

@@ -91,15 +91,15 @@ def spec_note(command: str) -> str:
 
 
 def _moved(here: Here, job: Subject, command: str) -> str:
-    """The command that changes the state of a job, where somebody works on the job after that. A `run` of
+    """The command that changes the state of a job, where a worker takes its rows after that. A `run` of
     the job's spec moves the job by itself, and works on it.
     """
     return command if _is_worked_on(here, job) else _run(here, job)
 
 
 def _is_worked_on(here: Here, job: Subject) -> bool:
-    """Whether somebody takes the rows of the job once it runs. A `run` ends with its own job, and takes
-    along the other jobs of its engine until then.
+    """Whether a worker takes the job's rows once the job runs. A `run` ends with its own job; until then its
+    worker also takes rows of other jobs of the same engine.
     """
     if here.works is not Works.RUN:
         return not here.nobody
@@ -130,12 +130,12 @@ def _run(here: Here, job: Subject) -> str:
 
 
 def goes_on(need: Need, here: Here, job: Job) -> str:
-    """The same in a sentence: which command goes on with a job that rests."""
-    return f"`{advise(need, here, subject(job))}` goes on"
+    """The same in a sentence: which command continues a job that rests."""
+    return f"`{advise(need, here, subject(job))}` continues the job"
 
 
 def nobody_works(here: Here, job: Job | Subject) -> str:
-    """Where nobody works on the job although it runs, which command does; else empty."""
+    """A sentence with the command that works on a running job which no worker takes; empty where one does."""
     found = job if isinstance(job, Subject) else subject(job)
     if _is_worked_on(here, found):
         return ""

@@ -1,4 +1,4 @@
-"""Who works on the jobs of a ledger, as far as whoever reads it can tell."""
+"""Who works on the jobs of a ledger, as far as a reader of the ledger can tell."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -30,7 +30,7 @@ ARROW_TYPES = {
     "double precision": pa.float64(),
     "timestamp with time zone": pa.timestamp("us", "UTC"),
 }
-"""By the name of a type in Postgres; every other type is kept as its text."""
+"""Types of Arrow by the name of a type in Postgres; a value of any other type is kept as its text."""
 
 Rest = Callable[[float], object]
 """Called after each page with the seconds that the page took, so that the caller may pause."""

@@ -103,5 +103,5 @@ def row_error_kind(name: str | None) -> "RowErrorKind | None":
     if name is None:
         return None
     if name not in list(RowErrorKind):
-        raise BadInput(f"--kind {name!r} is none of {', '.join(RowErrorKind)}")
+        raise BadInput(f"--kind {name!r} is not one of {', '.join(RowErrorKind)}")
     return RowErrorKind(name)

@@ -35,7 +35,7 @@ def drain(machine: Machine, *, as_json: context.AsJson = False) -> None:
 
 
 def cordon(machine: Machine, *, as_json: context.AsJson = False) -> None:
-    """Give a worker or a host no new work; what it holds goes on to its end, engines stay warm."""
+    """Give a worker or a host no new work; batches that it holds run to their end, engines stay warm."""
     from nightshift.producer.control import machines
 
     with context.ledger_of() as ledger:

@@ -48,7 +48,9 @@ def history(
     ] = None,
     outcome: Annotated[
         str | None,
-        typer.Option(help="Only done, split, released, failed, lost or running leases."),
+        typer.Option(
+            help="Only leases with this outcome: done, split, released, failed, lost or running."
+        ),
     ] = None,
     *,
     as_json: context.AsJson = False,
@@ -58,7 +60,7 @@ def history(
     from nightshift.producer.views import history as views
 
     if outcome is not None and outcome not in (*Outcome, "running"):
-        raise BadInput(f"--outcome {outcome!r} is none of {', '.join(Outcome)}, running")
+        raise BadInput(f"--outcome {outcome!r} is not one of {', '.join(Outcome)}, running")
     with context.ledger_of() as ledger:
         found = context.find_job(ledger, job)
         seen = views.history(ledger, found, limit=count or None, outcome=outcome, seq=batch)
@@ -72,7 +74,7 @@ def logs(
     job: context.SomeJob = None,
     count: Count = 100,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Show new lines, too, until Ctrl-C.")
     ] = False,
 ) -> None:
     """Show what the reaper and the worker of `nightshift run` in this folder wrote."""

@@ -64,7 +64,7 @@ def _followed(
     with context.opened() as (ledger, here):
         job = context.find_job(ledger, reference)
         if here.nobody and job.closed_at is None and job.state != "paused":
-            raise BadInput(f"nobody works on job {job.id}: {nobody_works(here, job)}")
+            raise BadInput(f"no worker runs job {job.id}: {nobody_works(here, job)}")
         yield ledger, follow(ledger, job.id, console, until_idle=until_idle).job, here
 
 

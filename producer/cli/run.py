@@ -38,7 +38,7 @@ Targets = Annotated[
     ),
 ]
 PilotRows = Annotated[
-    int | None, typer.Option(min=1, help="Run so many random rows first, as a job of its own.")
+    int | None, typer.Option(min=1, help="Run this many random rows first, as a job of its own.")
 ]
 To = Annotated[
     str | None,
@@ -82,7 +82,7 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Run a job on this machine to its end; the same command again goes on after a crash.
+    """Run a job on this machine to its end; the same command continues after a crash.
 
     With --pilot a random sample runs first: its answers and errors are shown, and what the whole
     job would take. Then you are asked. Exits with 3 when the whole job does not run.
@@ -205,7 +205,7 @@ def submit(
         typer.echo(f"nightshift: {message}", err=True)
     job = Subject(done.job_id, spec.pool, spec.engine_key)
     if not done.state.over and (then := nobody_works(here, job)):
-        typer.echo(f"nightshift: nobody works on it here: {then}", err=True)
+        typer.echo(f"nightshift: no worker runs the job here: {then}", err=True)
     if settings.allowed_engine_args is None and (needed := engine_args.guarded(spec.engine)):
         typer.echo(
             f"nightshift: engine.args {', '.join(needed)} run only on workers whose operator names "

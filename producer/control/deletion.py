@@ -125,14 +125,14 @@ def under_lock(ledger: Ledger, job_id: int, uris: Sequence[str]) -> Iterator[str
 
 
 def files_of(ledger: Ledger, job: Job) -> Iterator[str]:
-    """What the job has written and what is still there, the manifest after the parts."""
+    """The files that the job has written and that are still there, the manifest after the parts."""
     named = set(part_names_of(ledger, job))
     for place in (part_names.final, part_names.staged):
         for name in storage.list_names(place(job.output_uri, "")):
             if name in named:
                 yield place(job.output_uri, name)
     for name in storage.list_names(part_names.staged(job.output_uri, "")):
-        # Of attempts that never counted: the names are ours, and so is the folder.
+        # These parts are of attempts that never counted. The names and the folder are ours, so the parts may go.
         if part_names.is_staged(name) and name not in named:
             yield part_names.staged(job.output_uri, name)
     with ledger.transaction() as connection:

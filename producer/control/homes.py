@@ -33,17 +33,17 @@ lie there too, stay."""
 
 
 def refuse_needed(ledger: Ledger, home: Path, *, alone: bool) -> None:
-    """BadInput where a `nightshift run` is up, or a job of the home is not closed: the ledger alone
-    knows its parts.
+    """BadInput where a `nightshift run` is running, or a job of the home is not closed: only the ledger knows its
+    parts.
     """
     if not alone:
-        raise BadInput(f"a `nightshift run` is up in {home}: its ledger is needed")
+        raise BadInput(f"a `nightshift run` is running in {home} and needs its ledger")
     with ledger.transaction() as connection:
         unclosed = deletions.unclosed(connection)
     if unclosed:
         raise BadInput(
-            f"jobs {first_few(unclosed)} in {home} are not closed: `nightshift run` in this folder goes "
-            "on with them, and puts the files of those that are cancelled in their place"
+            f"jobs {first_few(unclosed)} in {home} are not closed: `nightshift run` in this folder "
+            "continues them, and puts the files of the cancelled ones in their place"
         )
 
 

@@ -24,7 +24,7 @@ def cancel(ledger: Ledger, job: Job) -> Answer:
 
 
 def resume(ledger: Ledger, job: Job, budget: float | None = None, here: Here = FLEET) -> Answer:
-    """A paused job goes on, with another limits.budget where one is given."""
+    """Resumes a paused job, with another limits.budget where one is given."""
 
     def go_on(connection: Connection, job_id: int) -> None:
         if budget is not None:
@@ -49,7 +49,7 @@ def unpin(ledger: Ledger, job: Job) -> Answer:
 
 
 def load_again(ledger: Ledger, job: Job) -> Answer:
-    """Machines that could not load the job's engine try again at once: somebody has mended the cause."""
+    """Machines that could not load the job's engine try again at once: a person has repaired the cause."""
     with ledger.transaction() as connection:
         loads.lock(connection, job.id)
         loads.forgive(connection, job.spec.pool, job.spec.engine_key)

@@ -16,7 +16,7 @@ from nightshift.producer.control.answer import Answer, Changes, detail
 def change(ledger: Ledger, job: Job, wanted: Mapping[str, str]) -> Answer:
     """Changes fields of a job in one transaction; `wanted` are values as a user writes them.
 
-    Raises BadInput for a cancelled job, and for values that a spec may not have.
+    Raises BadInput for a cancelled job, and for values that a spec cannot have.
     """
     in_spec = {name: value for name, value in wanted.items() if name != "finish_by"}
     with ledger.transaction() as connection:

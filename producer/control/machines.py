@@ -35,7 +35,7 @@ def _known(connection: Connection, name: str) -> Target:
     target = cordons.find(connection, name)
     if target is None:
         raise BadInput(
-            f"{name!r} is no host and no worker that the ledger knows; "
+            f"{name!r} is neither a host nor a worker that the ledger knows; "
             "`nightshift workers` lists them"
         )
     return target

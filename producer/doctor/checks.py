@@ -1,6 +1,6 @@
 """`nightshift doctor`: is everything there that a fleet needs? Each check is one line, ok or what to do.
 
-A check looks and changes nothing, but for a file below a root that may be written, which it removes.
+A check changes nothing, except that it writes and removes a file below a root that may be written.
 """
 
 import importlib.util
@@ -28,14 +28,14 @@ from nightshift.producer.advice.here import FLEET, Here, here
 from nightshift.producer.connect import open_ledger
 
 MOST_SKEW_SECONDS = 5.0
-"""Leases are judged by Postgres's clock alone: a clock that is off only confuses those who compare
-logs, and the signatures of object stores, which refuse 15 minutes."""
+"""Leases are judged by Postgres's clock alone: a clock that is off only confuses people who compare
+logs, and object stores, which refuse signatures that are 15 minutes off."""
 
 REAPER_SILENT_SECONDS = 30.0
-"""A reaper notes every 5 s that it lives."""
+"""A reaper that was silent for longer counts as gone: a reaper notes every 5 s that it lives."""
 
 LEAST_FREE_BYTES = 2**30
-"""An embedded ledger on a fuller disk ends soon."""
+"""On a disk with less free space an embedded ledger ends soon."""
 
 NO_JOB = Subject(0, "POOL")
 
@@ -66,7 +66,7 @@ class Check:
 
 
 def examine(settings: Settings) -> Iterator[Check]:
-    """Every check, in the order in which they should be mended."""
+    """Every check, in the order in which problems should be repaired."""
     yield Check("nightshift", Health.OK, f"{code_version()}, Python {platform.python_version()}")
     yield from _ledger(settings)
     if settings.database_url is not None:  # `nightshift run` brings a broker of its own
@@ -115,7 +115,9 @@ def _in_ledger(ledger: Ledger, settings: Settings, works: Here) -> Iterator[Chec
         versions = job_facts.code_versions(connection)
     if works.nobody:
         yield Check(
-            "fleet", Health.OK, "no `nightshift run` is up in this folder, so nothing works now"
+            "fleet",
+            Health.OK,
+            "no `nightshift run` is running in this folder, so no job is worked on now",
         )
         return
     there = [each for each in known if each["seconds_since_seen"] < job_facts.LIVING_SECONDS]
@@ -163,7 +165,8 @@ def waits(away: Sequence[Outage]) -> Iterator[Check]:
     """What jobs wait for; each ends by itself once what is away is back."""
     for each in away:
         said = f"job {each.job_id} ({each.name}): {each.sentence()}"
-        yield Check(str(each.kind), Health.WRONG, said, "mend that; the work goes on by itself")
+        advice = "repair the cause in this message; the work then continues by itself"
+        yield Check(str(each.kind), Health.WRONG, said, advice)
 
 
 def code(ours: Mapping[str, int], theirs: Mapping[str, int]) -> Check:
@@ -176,7 +179,7 @@ def code(ours: Mapping[str, int], theirs: Mapping[str, int]) -> Check:
 
 
 def broker(url: str | None) -> Check:
-    """Whether Redis answers; without it work goes on, some seconds later each time."""
+    """Whether Redis answers; without Redis each piece of work begins some seconds later."""
     if url is None:
         advice = "set NIGHTSHIFT_BROKER_URL, and work begins sooner"
         said = "no NIGHTSHIFT_BROKER_URL: children ask Postgres every 2 s"
@@ -184,7 +187,12 @@ def broker(url: str | None) -> Check:
     try:
         took = ping(url)
     except NightshiftError as error:
-        return Check("broker", Health.WRONG, str(error), "mend Redis; work goes on without, slower")
+        return Check(
+            "broker",
+            Health.WRONG,
+            str(error),
+            "repair Redis; without Redis the work continues, but slower",
+        )
     return Check("broker", Health.OK, f"Redis answers in {1000 * took:.0f} ms")
 
 

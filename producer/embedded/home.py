@@ -8,7 +8,7 @@
     home/postgres.port      chosen once, kept while no other process takes it; so is redis.port
     home/postgres.log  redis.log  redis.conf  redis.password
 
-Servers are started under `home_lock`: what looks like a leftover in the folder is then surely one,
+Servers are started under `home_lock`. So a process or a file that looks like a leftover of the folder is one,
 and is ended or removed.
 """
 

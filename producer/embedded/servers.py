@@ -78,13 +78,13 @@ class EmbeddedServer:
         url, port = self.url, self.port
         self.stop()  # with what it left
         if not is_free(port):
-            raise Retryable(f"somebody else has the port {port} of {self.name}")
+            raise Retryable(f"another process has the port {port} of {self.name}")
         # The file may name the port of a try that lost the race for this one.
         write_whole(home.absolute() / f"{self.program}.port", str(port))
         try:
             if self.start(home) != url:
                 self.stop()
-                raise Retryable(f"somebody else has the port {port} of {self.name}")
+                raise Retryable(f"another process has the port {port} of {self.name}")
         finally:
             self.port = port
 

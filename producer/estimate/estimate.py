@@ -39,9 +39,9 @@ FULL_WINDOWS = 4
 class MeasuredSpeed:
     """What engines with the same key did: `pace` is the rows a second of one engine.
 
-    `output_tokens` is the mean of a row, known where the task was the same, `thoughts` the mean of those of
-    them that are thoughts. `window_rows` is the
-    number of rows that one engine holds in flight; 0 where no worker lives.
+    `output_tokens` is the mean of a row, known where the task was the same; `thoughts` is the mean number of
+    output tokens that are thoughts. `window_rows` is the number of rows that one engine holds in flight; 0 where
+    no worker lives.
     """
 
     source: str
@@ -250,7 +250,7 @@ def _notes(spec: JobSpec, made: Estimate) -> list[str]:
     if budget is not None and made.cost is not None and made.cost.high > budget:
         sure = made.cost.low > budget
         notes.append(
-            f"limits.budget {money(budget)} {'is not' if sure else 'may not be'} enough: the job would "
+            f"limits.budget {money(budget)} {'is not' if sure else 'might not be'} enough: the job would "
             "pause before it passes it"
         )
     return notes

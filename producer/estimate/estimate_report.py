@@ -69,7 +69,9 @@ def _order(table: Table, made: Estimate) -> None:
     if found is None:
         return
     sorts = made.spec.batch.arrange == "prefix" or found.pays
-    table.add_row("order", "sorted by what rows begin with" if sorts else "as in the dataset")
+    table.add_row(
+        "order", "sorted by the beginnings of the requests" if sorts else "as in the dataset"
+    )
     would = "saves" if sorts else "sorting would save"
     share = f"{would} about {100 * found.share:.0f} % of the prompt tokens"
     cache = f", in a prefix cache of {found.cache_tokens:,}"

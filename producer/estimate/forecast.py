@@ -13,7 +13,7 @@ LEAST_BLOCKS = 4
 """With fewer blocks it is not known how much a figure varies."""
 
 RESAMPLES = 2_000
-"""Of the bootstrap."""
+"""How often the bootstrap draws."""
 
 NORMAL_90 = 1.645
 """Quantile of the normal distribution that leaves 5 % on each side."""
@@ -114,7 +114,7 @@ def token_money(rows: int, *priced: tuple[float | None, Range | None]) -> Range 
 
 
 def bins(lengths: np.ndarray, most: int = 8) -> list[tuple[int, int, int]]:
-    """A histogram of at most so many equal steps: (first, last, count), both ends included."""
+    """A histogram of at most `most` equal bins: (first, last, count), first and last included."""
     low, high = int(lengths.min()), int(lengths.max())
     step = -(-(high - low + 1) // most)
     edges = np.arange(low, high + step + 1, step)
@@ -126,5 +126,5 @@ def bins(lengths: np.ndarray, most: int = 8) -> list[tuple[int, int, int]]:
 
 
 def quantile(lengths: np.ndarray, percent: float) -> float:
-    """The least length that so many percent of the rows do not exceed."""
+    """The least length that `percent` percent of the rows do not exceed."""
     return float(np.percentile(lengths, percent, method="inverted_cdf"))

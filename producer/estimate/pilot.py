@@ -202,7 +202,7 @@ def goes_on(
         return False
     if agreed:
         return True
-    reason = "nobody can be asked here; --yes says yes"
+    reason = "no question can be asked here; --yes says yes"
     if console.is_interactive and sys.stdin.isatty():
         with suppress(EOFError):
             if Confirm.ask(f"run all {made.rows:,} rows?", console=console, default=False):

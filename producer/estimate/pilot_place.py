@@ -53,7 +53,7 @@ def start_pilot(
     adopt: bool = False,
     batches: int = pilot.BATCHES,
 ) -> tuple[Job, Unreadable]:
-    """The job of a pilot of so many rows on this machine, new or known, and the rows that it cannot read."""
+    """The job of a pilot of `rows` rows on this machine, new or known, and the rows that it cannot read."""
     settings = permits.of_operator(spec, here.settings)
     spec = here.filled_in(spec)
     submitted, unreadable = pilot.submit_pilot(
@@ -71,8 +71,8 @@ def run_estimate(
     pilot_rows: int | None,
     workers: int | None,
 ) -> Estimate | None:
-    """Estimates by what the ledger knows, or by a pilot of so many rows, which runs now; None when
-    the pilot did not come to its end.
+    """Estimates by what the ledger knows, or by a pilot of `pilot_rows` rows, which runs now. None when the pilot
+    did not come to its end.
     """
     if pilot_rows is None:
         known = open_ledger(settings) if has_ledger(settings) else nullcontext((None, False))

@@ -89,8 +89,8 @@ def as_json(job: Job, reasons: Sequence[Reason]) -> dict[str, object]:
 
 
 def _who_paused(connection: Connection, job: Job, tenant: str | None) -> str | None:
-    """Who paused a job that was not paused by its budget or its errors, when, and from where; for a
-    reader of a `tenant` the people of that tenant alone have a name, and no machine has one.
+    """Who paused a job, when, and on which machine; None for a job that is not paused, or by no person. A reader
+    of a `tenant` sees the names of people of that tenant only, and no name of a machine.
     """
     if job.state is not JobState.PAUSED:
         return None

@@ -63,9 +63,9 @@ def _at_rest(facts: Facts) -> Reason:
 
 
 def _nobody(facts: Facts) -> Iterator[Reason]:
-    """Nobody keeps the fleet going."""
+    """Reasons of a fleet that no `run` or no reaper keeps going."""
     if facts.alone:
-        nobody = "no `nightshift run` is up in this folder, so nobody works on it"
+        nobody = "no `nightshift run` is running in this folder, so no worker runs the job"
         if facts.here.works is Works.PAGES:
             nobody += "; Ctrl-C ends these pages, which hold the folder"
         yield Reason("no_run", nobody, _advice(Need.WORK, facts))
@@ -76,12 +76,12 @@ def _nobody(facts: Facts) -> Iterator[Reason]:
         if facts.waiting:
             what = "nothing is handed out"
         elif facts.watch_seconds is not None and not facts.state.over:
-            what = "nobody looks for new files"
+            what = "no reaper looks for new files"
         yield Reason("no_reaper", f"{ago}, so {what}", _advice(Need.REAPER, facts))
 
 
 def _outages(facts: Facts) -> Iterator[Reason]:
-    """What somebody waits for that is no work of the fleet: it ends by itself, or by somebody's hand."""
+    """Waits for things outside the fleet. A wait ends by itself, or when a person repairs the cause."""
     if not facts.alone:
         for each in facts.outages:
             yield Reason(f"{each.kind}_away", each.sentence(is_guest=facts.is_guest))

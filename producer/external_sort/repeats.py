@@ -29,8 +29,9 @@ Digests = "np.ndarray[tuple[int], np.dtype[Any]]"
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Of so many `rows` with a value `different` values; rows `without` one; and of the values that
-    stand in several rows that which comes first, by two of its rows.
+    """`rows` rows have a value, of which `different` differ; rows `without` a value are counted apart.
+
+    If values stand in several rows, `pair` are two rows of the one that comes first.
     """
 
     rows: int

@@ -12,7 +12,7 @@ def judge(
     job: context.JobName,
     spec: Annotated[Path, typer.Option(help="The judge's job spec, without an input.")],
     count: Annotated[
-        int | None, typer.Option("--sample", min=1, help="Judge so many rows, not all.")
+        int | None, typer.Option("--sample", min=1, help="Judge this many rows, not all.")
     ] = None,
     seed: context.Seed = 0,
     column: Annotated[

@@ -45,7 +45,7 @@ class Scale:
         name, *steps = [self.column] if self.column in names else self.column.split(".")
         if name not in names:
             raise BadInput(
-                f"--column {self.column} is none of the judge's columns: {', '.join(names)}"
+                f"--column {self.column} is not one of the judge's columns: {', '.join(names)}"
             )
         return [name, *steps]
 
@@ -97,7 +97,7 @@ def check(scale: Scale, spec: JobSpec) -> None:
     unscored = [word for word in task.output.choice or () if scale.score(word) is None]
     if unscored:
         raise BadInput(
-            f"the judge may answer {unscored[0]!r}, which is no number: say what each choice is "
+            f"the judge may answer {unscored[0]!r}, which is not a number: say what each choice is "
             f"worth, as in --scores {unscored[0]}=1"
         )
     schema = task.output.json_schema or {}

@@ -271,7 +271,8 @@ def running(fleet: LocalFleet, console: Console) -> Iterator[None]:
             yield
         except KeyboardInterrupt:
             console.print(
-                "stopping: rows under way are finished or given back; the same command goes on"
+                "stopping: rows under way are finished or released; the same command continues the "
+                "work later"
             )
             raise
         finally:

@@ -1,7 +1,7 @@
-"""What `nightshift run` does with the job of its spec: a new one runs, a known one goes on.
+"""What `nightshift run` does with the job of its spec: a new one runs, a known one is continued.
 
 A job that failed by its code or by its model is run again by the same command once the cause is
-mended: the spec does not change with the code of a function.
+repaired: the spec does not change with the code of a function.
 """
 
 from dataclasses import replace
@@ -73,7 +73,7 @@ def open_job(ledger: Ledger, submitted: Submitted, spec: JobSpec, console: Conso
     if step in (Step.RETRY, Step.RESUME_AND_RETRY):
         console.print(_retry(ledger, job, row), soft_wrap=True, markup=False)
     else:
-        console.print(f"job {job_id} goes on where it stood")
+        console.print(f"job {job_id} continues where it stopped")
     for field in submitted.kept:
         if not (with_budget and field.place == "limits.budget"):
             console.print(field.message(job_id), soft_wrap=True, markup=False)
@@ -100,7 +100,9 @@ def _retry(ledger: Ledger, job: Job, row: Row) -> str:
         JobState.PAUSED: "was paused because of its failed rows",
         JobState.COMPLETED: "has an answer for none of its rows",
     }[job.state]
-    rows = f"its {done.rows:,} failed rows run again" if done.rows else "it goes on where it stood"
+    rows = (
+        f"its {done.rows:,} failed rows run again" if done.rows else "it continues where it stopped"
+    )
     left = row["rows_total"] - row["rows_done"] - row["rows_failed"]
     rest = f", and the {left:,} rows that had not run" if done.rows and left else ""
     return f"job {job.id} {why}: {rows}{rest}"

@@ -49,7 +49,7 @@ class Machine:
     """Pool and engine key of the fleet's worker."""
 
     def submit(self, spec: JobSpec, *, new: bool = False, adopt: bool = False) -> Job:
-        """The job of the spec, new or known; a known one goes on, see `known_job`."""
+        """The job of the spec, new or known; a known job is continued, see `known_job`."""
         settings = permits.of_operator(spec, self.settings)
         spec = self.filled_in(spec)
         submitted = submit(self.ledger, spec, settings, new=new, adopt=adopt)
@@ -58,7 +58,7 @@ class Machine:
         if submitted.watch_seconds is not None:
             self.console.print(
                 f"it looks for new files every {submitted.watch_seconds} s and does not end by "
-                "itself: Ctrl-C stops it here, and the same command goes on; in another terminal "
+                "itself: Ctrl-C stops it here, and the same command continues it; in another terminal "
                 f"{watching.how_to_end(job.id)}",
                 soft_wrap=True,
                 markup=False,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 LIVED_SECONDS = 60.0
-"""A process that lived for so long has begun well: its ends before that count no more."""
+"""A process that lived this long has begun well: its ends before that count no more."""
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
@@ -11,8 +11,8 @@ LONGEST_PAUSE_SECONDS = 60.0
 
 
 def pause_seconds(ends: int) -> float:
-    """How long a process stays down that ended so many times in a row; not at all after one end."""
-    # Past so many doublings the longest pause is reached, and no power overflows.
+    """How long a process stays down that ended `ends` times in a row; not at all after one end."""
+    # After 20 doublings the longest pause is reached; the bound keeps the power from overflowing.
     pause = FIRST_PAUSE_SECONDS * 2.0 ** min(ends - 2, 20) if ends > 1 else 0.0
     return min(LONGEST_PAUSE_SECONDS, pause)
 

@@ -1,6 +1,6 @@
 """One job on one machine, from its submission to its end, after a pilot where one is wanted.
 
-The same command after a crash goes on where the job stood.
+After a crash, the same command continues the job.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ from nightshift.producer.submit.submit import check_before, is_known, spec_and_i
 from nightshift.producer.views import progress
 
 Beside = Callable[[Ledger], AbstractContextManager[object]]
-"""What goes on beside a run, over its ledger."""
+"""A context that runs beside a run, over its ledger."""
 
 
 def run(

@@ -14,7 +14,7 @@ from nightshift.producer.reaper import (
 from nightshift.producer.reaper.duty import Duty, Reaper
 
 CORE = (
-    # Before the admission, which must not admit what there is no money for.
+    # This duty runs before the admission: a job over its budget must get no more batches.
     hold_budgets.duty,
     unqueue.duty,
     dispatch.duty,

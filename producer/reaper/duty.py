@@ -51,8 +51,9 @@ class Duty:
 class Reaper:
     """What the duties of one reaper share, for many threads.
 
-    `state` is the file that the watchdog writes; `delete` deletes a closed job with its output. `at_end` runs what duties leave behind. `pressed` says that a queue ran low since the last
-    round, so that the next should come soon.
+    `state` is the file that the watchdog writes; `delete` deletes a closed job with its output. `at_end` runs
+    what duties leave behind. `pressed` says that a queue ran low since the last round: the next round should come
+    soon.
     """
 
     ledger: Ledger

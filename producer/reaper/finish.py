@@ -43,8 +43,8 @@ PIECE = 5_000
 def finish(
     ledger: Ledger, job_id: int, roots: Sequence[str] = (), *, hold: Hold | None = None
 ) -> None:
-    """Brings a job whose batches are all over to its end; returns early if it is not over yet, or if somebody
-    else has taken over the `hold`. Without one the job is taken from whoever finishes it.
+    """Brings a job whose batches are all over to its end; returns early if it is not over yet, or if another
+    process has taken over the `hold`. Without a hold the job is taken from any process that finishes it.
 
     An error that no later try can solve, an error of our own included, ends the job as failed, with
     the reason and without a manifest. An output outside `roots` is such an error, where roots are
@@ -111,8 +111,8 @@ def _finish(ledger: Ledger, hold: Hold, roots: Sequence[str]) -> None:
 
 @contextmanager
 def writing(ledger: Ledger, hold: Hold) -> Iterator[Connection]:
-    """A transaction of whoever finishes the job; LeaseLost once somebody else does. That saves work: the end
-    of the job alone must be written by one, and is, under the lock of the job's row.
+    """A transaction of the process that finishes the job; LeaseLost once another process does. That only saves
+    work: the end of the job must be written once, and the lock of the job's row sees to that.
     """
     with ledger.transaction() as connection:
         if not holds.is_held(connection, hold):
@@ -121,7 +121,7 @@ def writing(ledger: Ledger, hold: Hold) -> Iterator[Connection]:
 
 
 def check(ledger: Ledger, hold: Hold) -> None:
-    """LeaseLost once somebody else finishes the job: to do so twice is harmless, and work for nothing."""
+    """LeaseLost once another process finishes the job: to finish twice is harmless, but work for nothing."""
     with writing(ledger, hold):
         pass
 

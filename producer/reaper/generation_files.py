@@ -55,7 +55,7 @@ def write_finished(ledger: Ledger, job_id: int | None = None) -> None:
 
 def _write(ledger: Ledger, job_id: int, number: int) -> bool:
     """Writes the file of a generation that is over; False where the file is stale by now and the rows
-    are over again, so that the file is to be written anew.
+    are over again: then the file must be written anew.
     """
     with ledger.transaction() as connection:
         job = jobs.get(connection, job_id)

@@ -141,7 +141,7 @@ def generation_facts(generation: Generation) -> dict[str, object]:
 
 
 def _written(spec: JobSpec) -> dict[str, Any]:
-    """The spec with its defaults, but for a bound of answers that the model itself may have set."""
+    """The spec with its defaults, except a bound of answers that the model itself may have set."""
     written = spec.model_dump(mode="json", by_alias=True)
     if isinstance(spec.task, GenerateTask) and not spec.task.sampling.has_max_tokens:
         del written["task"]["sampling"]["max_tokens"]

@@ -17,19 +17,21 @@ SIGNS_A_HOLD = 4
 
 
 class Renewed:
-    """What the work asks now and then: `check` raises LeaseLost once somebody else has the subject."""
+    """A hold that a thread renews. The work calls `check` now and then, and ends once the hold is gone."""
 
     def __init__(self, ledger: Ledger, hold: Hold, beside: Callable[[Connection], object]) -> None:
         self._ledger, self.hold, self._beside = ledger, hold, beside
         self._lost = False
 
     def check(self) -> None:
-        """LeaseLost once somebody else has the subject, or there is nothing to do about it any more."""
+        """Raises LeaseLost if the last renewal found that the hold is gone: another process took the subject, or
+        the hold was ended because no work is left.
+        """
         if self._lost:
             raise LeaseLost(f"another process has the {self.hold.kind} {self.hold.subject}")
 
     def renew(self) -> None:
-        """Says that the holder still works."""
+        """Renews the hold, and notes when it is gone."""
         with self._ledger.transaction() as connection:
             is_held = holds.renew(connection, self.hold)
             self._beside(connection)
@@ -40,7 +42,7 @@ class Renewed:
 def renewed(
     ledger: Ledger, hold: Hold, beside: Callable[[Connection], object] = lambda _: None
 ) -> Iterator[Renewed]:
-    """Renews the hold until the block ends; `beside` says more signs of life in the same transaction."""
+    """Renews the hold until the block ends; `beside` writes further signs of life in the same transaction."""
     work, done = Renewed(ledger, hold, beside), threading.Event()
     pause = holds.SECONDS[hold.kind] / SIGNS_A_HOLD
 

@@ -20,16 +20,16 @@ from nightshift.producer.external_sort.repeats import RepeatCount
 from nightshift.producer.results import part_files
 
 MOST_ROWS = 900_000
-"""Their digests fit into 22 MB of memory."""
+"""The digests of so many ids fit into 22 MB of memory."""
 
 MOST_SECONDS = 5.0
-"""A job that ends waits so long for the count, at most."""
+"""Longest time that a job that ends waits for the count."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdCount:
-    """Of so many `rows` with an id so many ids are `different`, None where nobody counted them; a repeated
-    one as text, and two rows that have it.
+    """The ids of `rows` rows that have one: how many are `different` (None where they were not counted), a
+    repeated id as text (`example`), and two rows that have it (`pair`).
     """
 
     rows: int
@@ -65,7 +65,7 @@ def count(ledger: Ledger, job: Job, most_seconds: float = MOST_SECONDS) -> IdCou
 
 
 def uncounted(ledger: Ledger, job: Job) -> IdCount:
-    """What is said of ids that nobody counted."""
+    """The record of ids that were not counted."""
     with ledger.transaction() as connection:
         return IdCount(int(jobs.progress(connection, job.id)["rows_total"]))
 

@@ -46,7 +46,7 @@ COLUMNS = pa.schema(
 """See docs/provenance.md."""
 
 FORMATS: dict[str, InputFormat] = {".parquet": "parquet", ".jsonl": "jsonl", ".csv": "csv"}
-"""By suffix."""
+"""Formats of the table by the suffix of its file."""
 
 
 def write(ledger: Ledger, job: Job, to: str, *, force: bool = False) -> tuple[int, int]:

@@ -142,7 +142,7 @@ def lines(
 
 
 def reasoning_tokens(batch: pa.RecordBatch) -> int:
-    """Of the tokens of these rows' answers those of thoughts, as the bodies of the answers say."""
+    """How many of the output tokens of these rows are thoughts, as the bodies of the answers say."""
     bodies = batch.column("response")
     named = pc.match_substring(bodies, '"reasoning_tokens"')
     found = 0

@@ -41,7 +41,7 @@ class PastEnd:
 
     @property
     def warnings(self) -> list[str]:
-        """What somebody who expects answers of now must know: sentences."""
+        """Sentences that warn a user who expects answers of the input and the code as they are now."""
         found = [] if self.lost is None else [self.lost]
         if self.changed:
             found.append(
@@ -52,7 +52,7 @@ class PastEnd:
 
 
 def of(ledger: Ledger, job: Job, folders: Sequence[str]) -> PastEnd | None:
-    """How a job stands that was completed or cancelled; None for any other. Files of its function are
+    """How a job ended that was completed or cancelled; None for any other job. Files of its function are
     looked for in `folders`.
     """
     if job.state not in (JobState.COMPLETED, JobState.CANCELLED):
@@ -89,8 +89,8 @@ def refuse_lost(ledger: Ledger, job: Job) -> None:
 
 
 def changed_files(known: Sequence[Mapping[str, str]], folders: Sequence[str]) -> list[str]:
-    """Files whose digest is not that of some version of the code in `known`, which has digests by path;
-    none where no file of it lies in the folders: the code is somewhere else.
+    """Files whose digest differs from every version of the code in `known`, which has digests by path. The list is
+    empty where no file of the code lies in the folders: the code is somewhere else.
     """
     now = {name: _digest(name, folders) for version in known for name in version}
     if not any(now.values()):

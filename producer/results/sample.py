@@ -78,7 +78,7 @@ def sample(ledger: Ledger, job: Job, count: int, seed: int, *, errors_only: bool
 
 
 def chosen(ledger: Ledger, job: Job, indices: Sequence[int]) -> Sample:
-    """These rows, in this order, those of them that have an answer; its note says where none has.
+    """These rows, in this order, as far as they have an answer; the note of the sample says if none has one.
 
     Batches of an archived job come back first.
     """
@@ -90,7 +90,9 @@ def chosen(ledger: Ledger, job: Job, indices: Sequence[int]) -> Sample:
     places = {index: place for place, index in enumerate(indices)}
     drawn.rows.sort(key=lambda row: places[row["row_index"]])
     if not drawn.rows:
-        drawn.note = f"row {indices[0]:,} of job {job.id} has no answer yet, or is none of its rows"
+        drawn.note = (
+            f"job {job.id} has no answer for row {indices[0]:,} yet, or has no row {indices[0]:,}"
+        )
     return drawn
 
 

@@ -54,7 +54,7 @@ class WithInput:
             ) from error
         misfits = (why for why in found.bad.values() if why.kind is RowErrorKind.BAD_TYPE)
         self.misfits.extend(misfits)
-        # In the order of the output, whose rows are these and ascend.
+        # `found` has exactly the rows of the output. Both are in ascending order, so the columns line up.
         inputs = found.whole()
         taken = {self.names[name]: inputs.column(name) for name in self.names}
         columns = [

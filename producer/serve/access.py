@@ -70,7 +70,9 @@ def require(caller: Caller, role: Role) -> None:
     """ApiError 403 where the role of the caller is not enough."""
     if RANK[caller.role] < RANK[role]:
         raise ApiError(
-            403, f"the role {caller.role} may not do this; it takes {role}", code="forbidden"
+            403,
+            f"this request needs the role {role} or higher; your role is {caller.role}",
+            code="forbidden",
         )
 
 
@@ -239,4 +241,6 @@ def _unknown(said: str) -> ApiError:
 
 
 def _other_site() -> ApiError:
-    return ApiError(403, "a page of another site may not ask here without a key", code="forbidden")
+    return ApiError(
+        403, "a page of another site needs a key to send requests here", code="forbidden"
+    )

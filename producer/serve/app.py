@@ -76,8 +76,8 @@ def build(
 
 
 def _models(settings: Settings) -> ModelTable:
-    """The operator's table as it is now; ApiError 503 while it cannot be used: its log says why, and
-    clients need not know where the table lies.
+    """The operator's table as it is now; ApiError 503 while it cannot be used. The log of the server says
+    why; clients need not know where the table lies.
     """
     try:
         return model_table.load(settings.serve_models)

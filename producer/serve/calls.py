@@ -166,7 +166,7 @@ def route(
     """
 
     async def endpoint(request: Request) -> Response:
-        # Who may not come in has no body read.
+        # The caller is checked first: the body of a refused caller is not read.
         call = replace(await _call(request, role), body=await body(request))
         if slow is None:
             answer = await to_thread.run_sync(_handled, handler, call, limiter=threads)

@@ -27,7 +27,7 @@ ANSWER_SECONDS = 10.0
 class Health:
     """What is wrong beside a server process. `troubles` are sentences about the fleet of this machine.
 
-    Sentences name no path and no address: whoever asks `/healthz` brings no key.
+    Sentences name no path and no address: a caller of `/healthz` brings no key.
     """
 
     def __init__(

@@ -34,12 +34,12 @@ def serve_alone(settings: Settings, console: Console, serve: Serve, connections:
         workers = {
             f"worker-{pool}" if len(pools) > 1 else "worker": ["--pool", pool] for pool in pools
         }
-        # A worker that ends again and again is no reason to shut the door: what was computed is read here.
+        # The server stays up when a worker ends again and again: users still read finished results here.
         fleet = here.new_fleet(here.settings, workers, most_ends=None)
         with running(fleet, console):
             console.print(
                 f"a fleet of this machine in {here.home}; models: {', '.join(table.models)}; Ctrl-C "
-                "ends both, and the same command goes on",
+                "ends the server and the fleet; the same command starts both again and continues the work",
                 soft_wrap=True,
                 markup=False,
             )

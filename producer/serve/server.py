@@ -29,7 +29,7 @@ LEAVE_SECONDS = 30
 
 
 LOOK_SECONDS = 1.0
-"""Pause between two looks whether something of the fleet beside the server has ended."""
+"""Pause between two checks whether a process of the fleet beside the server has ended."""
 
 
 def run(

@@ -39,8 +39,8 @@ class SlowWork:
 
     @asynccontextmanager
     async def turn(self, tenant: str) -> AsyncIterator[CapacityLimiter]:
-        """Waits until the tenant may use a thread; gives the limiter to use. ApiError 429 where too many
-        of its requests are here.
+        """Waits until the tenant may use a thread; gives the limiter to use. ApiError 429 where too many requests
+        of the tenant run or wait.
         """
         if self.ending.is_set():
             raise ApiError(503, "the server ends", type="server_error", code="unavailable")

@@ -103,6 +103,6 @@ def _source(found: Tuning, slots: Mapping[str, int], *, is_here: bool) -> str:
     if is_here:
         return f"{found.hardware}, the hardware of this machine"
     if not slots:
-        return f"{found.hardware}, the only hardware that was tuned; no slot of the pool lives"
+        return f"{found.hardware}, the only tuned hardware; the pool has no live slot"
     own, every = slots[found.hardware], sum(slots.values())
-    return f"{found.hardware}, which {own:,} of {every:,} living slots of the pool have"
+    return f"{found.hardware}, which {own:,} of {every:,} live slots of the pool have"

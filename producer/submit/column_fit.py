@@ -21,8 +21,8 @@ def misfit(
 
     `used` are the columns that the job reads, None all of them. Files of lines may lack a column:
     its values are null. Columns of CSV, of lines and of the path are texts or JSON, which are read
-    as what the job has; Parquet must have that type. A column without any value fits every type, and
-    one of the job that had none has no type, so that values of it would be lost.
+    as what the job has; Parquet must have that type. A new column without any value fits every type. A
+    column of the job that had no value has no type, so new values of it do not fit: they would be lost.
     """
     known_types, new_types = _types(known), _types(new)
     are_lines = any(FORMATS[kind].may_have_more for kind in kinds)

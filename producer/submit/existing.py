@@ -107,7 +107,7 @@ def _refuse_other_spec(ledger: Ledger, job: Job, spec: JobSpec) -> None:
 def _watch(ledger: Ledger, job: Job, spec: JobSpec) -> tuple[int | None, JobState]:
     """Watches the input of a known job as its spec says now, and opens one that was completed; a spec
     without `input.watch` changes nothing. Returns the seconds between two looks and the state of the
-    job. Nobody looks for one that failed or was cancelled.
+    job. No reaper looks for files of a job that failed or was cancelled.
     """
     wanted, state, reopened = spec.input.watch_seconds, job.state, False
     if state in (JobState.CANCELLED, JobState.FAILED):

@@ -138,13 +138,13 @@ class Intake:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger, which every way but a survey has."""
+        """The ledger. Only a survey has none."""
         assert self.given_ledger is not None
         return self.given_ledger
 
     @property
     def grown(self) -> Growth:
-        """How the job grows, which an append and a redo know."""
+        """How the job grows; set for an append and a redo."""
         assert self.growth is not None
         return self.growth
 

@@ -47,12 +47,12 @@ def with_endpoint(spec: JobSpec, infos: Sequence[FileInfo]) -> JobSpec:
             continue
         if url not in ENDPOINTS:
             raise BadInput(
-                f"{line.uri} line {line.number}: the url is {str(url)[:100]!r}, and what works is "
+                f"{line.uri} line {line.number}: the url is {str(url)[:100]!r}; the supported urls are "
                 f"{', '.join(ENDPOINTS)}"
             )
         return spec.model_copy(update={"task": task.model_copy(update={"endpoint": url})})
     raise BadInput(
-        f"{infos[0].uri} is no OpenAI batch file: none of its first lines is an object with a url"
+        f"{infos[0].uri} is not an OpenAI batch file: none of its first lines is an object with a url"
     )
 
 

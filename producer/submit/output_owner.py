@@ -157,8 +157,8 @@ class OwnedDirectory:
                 self._make()
 
     def refuse_foreign(self, job_id: int) -> None:
-        """BadInput where the directory of a known job belongs to somebody else by now. A marker that is
-        gone is no reason.
+        """BadInput where the directory of a known job belongs to another job by now. A missing marker is not
+        refused.
         """
         owner_marker.refuse_foreign(self.uri, self.owner, job_id)
 
@@ -169,9 +169,9 @@ class OwnedDirectory:
     def _take_over(self, connection: Connection, found: Owner) -> None:
         """Replaces the marker of a job of this ledger that was never stored; BadInput for other owners."""
         is_other = claim_of(found, self.owner) is Claim.OTHER_JOB
-        # Before the look into the ledger: whoever had the lock may have stored the job by now.
+        # Take the lock before reading the ledger: the process that had the lock may have stored the job.
         is_left = is_other and job_submit.try_lock(connection, found.identity)
-        # Again, under the lock: another submit may have taken the marker over since the look.
+        # Read the marker again, under the lock: another submit may have taken it over meanwhile.
         now = self.marker() if is_left else None
         if now not in (None, found):
             found, is_left = now, False
@@ -208,7 +208,7 @@ class OwnedDirectory:
             return
         if claim is Claim.SAME_JOB_ELSEWHERE:
             raise BadInput(
-                f"{self.uri} belongs to this job in another ledger: let the job go on there or, if "
+                f"{self.uri} belongs to this job in another ledger: let the job continue there or, if "
                 "that ledger is lost, take the directory over with --adopt (adopt=True in Python)"
             )
         if claim is Claim.OTHER_LEDGER:
@@ -218,8 +218,8 @@ class OwnedDirectory:
         job = jobs.by_identity(connection, found.identity)
         if job is not None:
             raise BadInput(
-                f"{self.uri} is {job.output_uri}, the output of job {job.id} ({job.spec.name}), by "
-                "another name: name another output directory"
+                f"{self.uri} and {job.output_uri} are the same directory, the output of job {job.id} "
+                f"({job.spec.name}): choose another output directory"
             )
 
 
@@ -248,17 +248,17 @@ def _refuse_neighbours(ledger: Ledger, output_uri: str) -> None:
             )
     for folder in _owned_below(output_uri):
         raise BadInput(
-            f"{output_uri} lies around {folder}, the output directory of another job: name a "
+            f"{output_uri} contains {folder}, the output directory of another job: name a "
             "directory beside it"
         )
-    # Also where somebody removed the marker.
+    # The ledger is asked, too: the marker may have been removed.
     with ledger.transaction() as connection:
         known = jobs.overlapping_output(connection, output_uri)
     if known is not None:
         job_id, uri = known
         raise BadInput(
-            f"{output_uri} lies {'inside' if output_uri.startswith(uri) else 'around'} {uri}, the output of "
-            f"job {job_id}: name a directory beside it"
+            f"{output_uri} {'lies inside' if output_uri.startswith(uri) else 'contains'} {uri}, the output "
+            f"of job {job_id}: name a directory beside it"
         )
 
 

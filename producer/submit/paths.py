@@ -14,7 +14,7 @@ def resolved(spec: JobSpec) -> JobSpec:
     if isinstance(engine, VllmEngineSpec | TransformersEngineSpec):
         folder = Path(engine.model)
         if engine.model.startswith(("./", "../")) and not folder.is_dir():
-            raise BadInput(f"engine.model {engine.model} is no folder here")
+            raise BadInput(f"engine.model {engine.model} is not a folder on this machine")
         if folder.is_dir():
             engine = engine.model_copy(update={"model": str(folder.resolve())})
     return spec.model_copy(

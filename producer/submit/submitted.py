@@ -72,7 +72,7 @@ class Submitted:
         """What the user of `submit` should know of the job: sentences."""
         if self.state is JobState.FAILED:
             retry = f"`nightshift retry {self.job_id} --failed`"
-            return [f"job {self.job_id} has failed: {retry} goes on, once the cause is mended"]
+            return [f"job {self.job_id} has failed: fix the cause, then {retry} continues the job"]
         found = [] if self.state.over else [field.message(self.job_id) for field in self.kept]
         if self.beside:
             found.append(
@@ -87,7 +87,7 @@ class Submitted:
             found.append(self.auto_args)
         if self.arranged:
             found.append(
-                "the rows run sorted by what their requests begin with (batch.arrange): "
+                "the rows run sorted by the beginnings of their requests (batch.arrange): "
                 f"`nightshift collect {self.job_id} --to FILE` gives them in dataset order"
             )
         if self.watch_seconds is not None:

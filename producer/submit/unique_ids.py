@@ -1,4 +1,4 @@
-"""`input.unique_id`: ids are read at submit, and input in which one stands in two rows is refused."""
+"""`input.unique_id`: ids are read at submit, and the input is refused if an id stands in two rows."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

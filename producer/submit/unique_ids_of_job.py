@@ -23,7 +23,7 @@ from nightshift.producer.submit.planning.planner import Plan
 from nightshift.producer.submit.unique_ids import READ_BYTES, READ_ROWS, Ids, ids_of, refuse
 
 Known = Sequence[SourceFile] | None
-"""The files of a job when ids were read; None where nobody reads them."""
+"""The files of a job when ids were read; None where no ids are read."""
 
 
 def check(ledger: Ledger, job: Job, plan: Plan, *, redo: bool = False) -> Known:
@@ -39,7 +39,8 @@ def check(ledger: Ledger, job: Job, plan: Plan, *, redo: bool = False) -> Known:
     if redo:
         new = replace(plan, files=[replace(file, first_row=at[file.uri]) for file in plan.files])
     else:
-        # What another append has stored meanwhile is left out again when the rest is stored.
+        # A file that another append stored since the plan was made is not new. This append leaves that file
+        # out again when it stores the rest.
         new = plan.only({file.uri for file in plan.files} - at.keys())
         new = new.behind(sum(file.rows for file in known))
     new = replace(new, schema=schema)

@@ -1,4 +1,4 @@
-"""Which arguments are tried with how many rows, and which of them go on: successive halving.
+"""Which arguments are tried with how many rows, and which are kept for the next step: successive halving.
 
 All candidates run few rows, the fastest third of them three times as many, and so on. After
 K. Jamieson and A. Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter
@@ -20,13 +20,13 @@ TRIED: Mapping[str, tuple[Any, ...]] = {
 to 16,384 tokens a step (EngineArgs of vLLM 0.32)."""
 
 ETA = 3
-"""The share of candidates that goes on is one in ETA, and each gets ETA times as many rows."""
+"""One in ETA candidates is kept for the next step, and each of these gets ETA times as many rows."""
 
 FINALISTS = 2
-"""So many run the whole sample."""
+"""Candidates that run the whole sample."""
 
 ROWS = 1152
-"""So many rows run the last trials, where no more are needed."""
+"""Rows of the last trials, where no more are needed."""
 
 FILLS = 3
 """How often the rows of a trial fill its engine: fewer would measure how the engine fills and empties."""
@@ -37,7 +37,7 @@ MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """A step of the search: so many of the candidates run so many rows each."""
+    """A step of the search: `candidates` of the candidates run `rows` rows each."""
 
     candidates: int
     rows: int
@@ -72,14 +72,15 @@ def _can_load(args: Mapping[str, Any]) -> bool:
 
 
 def enough_rows(candidates: Sequence[Mapping[str, Any]]) -> int:
-    """So many rows fill the engine of each candidate FILLS times, by its max_num_seqs."""
+    """How many rows fill the engine of each candidate FILLS times, by its max_num_seqs."""
     named = (args.get("max_num_seqs") for args in candidates)
     return FILLS * max((each for each in named if isinstance(each, int) and each > 0), default=1)
 
 
 def rungs(candidates: int, rows: int, least: int = 1) -> list[Rung]:
-    """The steps for so many candidates, of which the last ones run all `rows`, and the first ones
-    `least` if there are so many. A step with no more rows than the one before is left out.
+    """The steps of a search with `candidates` candidates. In the last step each runs all `rows`. In the first
+    steps each runs at least `least` rows, or all if there are fewer. A step with no more rows than the one
+    before is left out.
     """
     counts = [candidates]
     while counts[-1] > FINALISTS:
@@ -94,7 +95,8 @@ def rungs(candidates: int, rows: int, least: int = 1) -> list[Rung]:
 
 
 def survivors(rates: Mapping[int, float | None], keep: int) -> list[int]:
-    """The candidates that go on: the fastest `keep`, and the first one, which is the measure of all,
+    """The candidates that are kept for the next step: the fastest `keep`, and the first one, which is the
+    measure of all,
     if it ran. A rate is None for a candidate that did not run to its end.
     """
     ran = {number: rate for number, rate in rates.items() if rate is not None}

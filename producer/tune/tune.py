@@ -101,7 +101,7 @@ def search(found: Sequence[Candidate], trials: Trials, steps: Sequence[Rung]) ->
         for number in going:
             if trials.is_budget_spent():
                 trials.console.print("limits.budget is spent: the trials end here")
-                # A step that is cut short compares nobody with those that did not run it.
+                # A step that is cut short did not run all candidates: the rates of the step before decide.
                 return _fastest(before or rates, found)
             each = found[number]
             trials.console.print(
@@ -116,7 +116,7 @@ def search(found: Sequence[Candidate], trials: Trials, steps: Sequence[Rung]) ->
 
 
 def _fastest(rates: Mapping[int, float | None], found: Sequence[Candidate]) -> Candidate | None:
-    """By the rates of one step, which compare; None where nobody ran it."""
+    """The fastest candidate by the rates of one step, which can be compared; None where none ran."""
     ran = {
         number: rate
         for number, rate in rates.items()
@@ -126,7 +126,9 @@ def _fastest(rates: Mapping[int, float | None], found: Sequence[Candidate]) -> C
 
 
 def _permitted(spec: JobSpec, settings: Settings, place: PilotPlace) -> Settings:
-    """The settings that the trials of a spec are held to: who tunes on this machine is its operator."""
+    """The settings that the trials of a spec are held to: a user who tunes on this machine is
+    its operator.
+    """
     return permits.of_operator(spec, settings) if place.is_here else settings
 
 

@@ -109,7 +109,7 @@ class PartsAudit:
             yield check
 
     def _said_of(self, repeats: Repeats) -> str:
-        """What follows of the ids that were counted, of those of the output alone."""
+        """The result of counting the ids of the output, as the end of a sentence; empty for a job without ids."""
         if self._job.spec.input.id is None:
             return ""
         said = "; no id stands in two rows"

@@ -1,4 +1,4 @@
-"""What people read of a deadline: on time, late by how much, on time with how many more workers."""
+"""Texts about a deadline: on time, late and how late, on time with how many more workers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -131,8 +131,8 @@ def _overall(totals: Totals) -> dict[str, float | None]:
 
 
 class LiveRates:
-    """Rates of children over their last reports. A child reports at each heartbeat, so that most looks
-    see nothing new; until it has reported twice, its rate is that of all its time.
+    """Rates of children over their last reports. A child reports at each heartbeat, so most looks see
+    nothing new. Until a child has reported twice, its rate is that of all its time.
     """
 
     def __init__(self) -> None:

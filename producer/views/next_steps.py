@@ -6,15 +6,19 @@ from nightshift.producer.views.rates import Values
 
 
 def next_steps(row: Values, here: Here = FLEET) -> list[str]:
-    """Commands that a user may want to run next, where nobody or somebody works `here`."""
+    """Commands that a user may want to run next; `here` says who works on the ledger."""
     job = Subject(row["job"], row["pool"], row.get("engine_key") or "", row["reason"])
     steps: list[tuple[str, str]] = []
     if row["status"] == "paused":
-        steps.append((advise(Need.RESUME, here, job), "goes on"))
+        steps.append((advise(Need.RESUME, here, job), "resumes the job"))
     if row["rows_failed"]:
         steps.append((f"nightshift errors {row['job']}", "the rows that failed, and why"))
     if row["status"] == "failed":
-        then = "runs them again" if row["rows_failed"] else "goes on, once that is mended"
+        then = (
+            "runs them again"
+            if row["rows_failed"]
+            else "continues the job after the cause is fixed"
+        )
         steps.append((advise(Need.RETRY, here, job), then))
     elif row["rows_failed"] and row["status"] != "cancelled":
         steps.append((advise(Need.RETRY_ROWS, here, job), "runs them again"))

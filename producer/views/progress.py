@@ -55,7 +55,9 @@ class LiveView:
         if self.away_since is None:
             return None
         seconds = time.monotonic() - self.away_since
-        return Text(f"{self.message} ({seconds:.0f} s ago; the job goes on without us)", "yellow")
+        return Text(
+            f"{self.message} ({seconds:.0f} s ago; the job continues without this view)", "yellow"
+        )
 
     def __rich__(self) -> RenderableType:
         note = self.note()
@@ -74,7 +76,7 @@ class JobSnapshot:
 
     @property
     def at_rest(self) -> bool:
-        """Whether the job is closed or paused, so that nothing changes by itself."""
+        """Whether the job is closed or paused: then nothing changes by itself."""
         if self.job.state is JobState.PAUSED:
             return True
         return self.job.state.over and self.job.closed_at is not None
@@ -167,7 +169,7 @@ class Looks:
 
     def next(self, seconds: float) -> JobSnapshot | Retryable | None:
         """The next look, which begins after so long; why there is none, or None while there is no answer
-        yet. Raises what a look raises that no later one mends.
+        yet. Raises an error of a look that a later look would meet, too.
         """
         if self._asked_at is None:
             time.sleep(seconds)
@@ -191,7 +193,7 @@ class Looks:
 
 
 def _screen(view: LiveView, console: Console) -> AbstractContextManager[Live | CellView | None]:
-    """What shows the view while a job is followed: a terminal, a cell of a notebook, or nothing."""
+    """The screen that shows the view while a job is followed: a terminal, a cell of a notebook, or none."""
     if console.is_jupyter:
         return CellView(view, console)
     return Live(view, console=console, transient=True) if console.is_terminal else nullcontext()
@@ -216,7 +218,7 @@ def watch_all(ledger: Ledger, console: Console, interval_seconds: float = 0.5) -
 
 
 def after(seconds: float | None) -> Callable[[], bool]:
-    """What stops `follow` after so many seconds; never without them."""
+    """A `stop` for `follow`: True once `seconds` have passed; never where they are None."""
     until = None if seconds is None else time.monotonic() + seconds
     return lambda: until is not None and time.monotonic() >= until
 

@@ -128,8 +128,8 @@ def line(row: Values, outages: Sequence[Outage] = ()) -> str:
 
 
 def summary(row: Values, here: Here = FLEET, *, ran: bool = True) -> RenderableType:
-    """How a job ended: rows, tokens, rate, output, and the command that goes on. Without what says how
-    fast the job was where nothing `ran` now.
+    """How a job ended: rows, tokens, rate, output, and the command that continues the job. The figures of speed
+    are left out where nothing `ran` now.
     """
     table = fact_grid()
     rows = Text(f"{row['rows_done']:,} done")
@@ -167,7 +167,7 @@ def summary(row: Values, here: Here = FLEET, *, ran: bool = True) -> RenderableT
 
 
 def _answers(row: Values) -> Iterator[tuple[str, str]]:
-    """What is to say of the answers of a job and of their tokens."""
+    """Names and texts of the facts about the answers of a job and their tokens."""
     if row["prompt_tokens"] or row["output_tokens"]:
         counted = f"{row['prompt_tokens']:,} in, {row['output_tokens']:,} out"
         yield "tokens", counted + thoughts(row)
@@ -178,7 +178,7 @@ def _answers(row: Values) -> Iterator[tuple[str, str]]:
 
 
 def ids_said(row: Values) -> str | None:
-    """What is to say of the ids of a job that is over; None where they differ or nobody looked."""
+    """A remark about the ids of a job that is over; None where all differ, or where they were never looked at."""
     found = row.get("id_counts")
     if found is None or found["different"] == found["rows"]:
         return None

@@ -30,7 +30,7 @@ EVENTS = {
     "changed": "input_file_changed",
     "gone": "input_file_gone",
 }
-"""What the log says of a file that is not as planned."""
+"""Events of the log for a file that is not as planned."""
 
 
 PAUSE_SECONDS = 1.0

@@ -390,7 +390,7 @@ def test_numbers_that_are_not_finite_are_a_refusal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "runner", "fields", "says"),
     [
-        (MINILM, "classify", {}, "is no trained classifier: it has no weights for classifier"),
+        (MINILM, "classify", {}, "is not a trained classifier: it has no weights for classifier"),
         (str(SENTIMENT), "score", {}, "gives 3 numbers for a pair"),
         (MINILM, "embed", {"max_length": 513}, "has 512 positions"),
         (MINILM, "embed", {"device": "nonsense"}, "cannot load"),

@@ -259,7 +259,9 @@ def test_a_budget_is_passed_by_no_more_than_a_beat_costs(rig: Rig) -> None:
         assert rows_run == float(cost) <= called
         # Answers that came after the stop are paid and not kept.
         assert 0 <= rows_run - rig.rows_done("dear") <= at_once
-        assert str(rig.value("SELECT reason FROM jobs")).endswith("a larger one lets the job go on")
+        assert str(rig.value("SELECT reason FROM jobs")).endswith(
+            "a larger one lets the job continue"
+        )
         remote.behave = answered
         with rig.ledger.transaction() as connection:
             job_id = jobs.find(connection, "dear").id

@@ -119,7 +119,7 @@ def test_a_full_disk_is_said_by_every_door_and_no_more_once_there_is_room(
     assert told_after(database_url) < SOON_SECONDS
     at = f"http://127.0.0.1:{door.port}"
     said = re.compile(
-        r"1 worker waits for the storage of its files, for \d+ s, on \S+: .*File too large"
+        r"1 worker has waited \d+ s for the storage of its files, on \S+: .*File too large"
     )
 
     def says(text: str) -> bool:
@@ -193,7 +193,7 @@ def test_a_run_says_in_its_terminal_that_the_disk_is_full_and_that_postgres_is_f
         limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (FULL_BYTES, limits[1]))
         (tmp_path / "open").touch()
-        said_at({"run": lambda: "waits for the storage of its files" in log.read_text()})
+        said_at({"run": lambda: "s for the storage of its files" in log.read_text()})
         resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
         assert running.wait(120) == 0, logs(tmp_path)
         assert output_ids(tmp_path / "out-disk") == ids

@@ -131,9 +131,9 @@ def test_what_a_run_that_ends_paused_prints_and_what_is_said_after_it_lets_the_j
     (fleet.folder / "open").touch()
     assert running.wait(60) == 3
     printed = (fleet.folder / "nightshift.producer.cli.0.log").read_text()
-    assert "nightshift run SPEC    goes on" in printed
+    assert "nightshift run SPEC    resumes the job" in printed
     assert "nightshift resume" not in printed
-    assert "nightshift run SPEC    goes on" in home.say("status", "held") or (
+    assert "nightshift run SPEC    resumes the job" in home.say("status", "held") or (
         home.advised("held", "paused") == "nightshift run SPEC"
     )
     # Who resumes all the same hears that nobody works.
@@ -259,7 +259,7 @@ def test_in_a_fleet_reaper_worker_and_resume_are_advised_and_end_the_job(
     folder = Folder(fleet)
     try:
         said = folder.say("submit", folder.spec("far", pool="gpus"))
-        assert "nobody works on it" not in said
+        assert "no worker runs the job" not in said
         assert quoted(folder.say("pause", "far")) == folder.advised("far", "paused")
         folder.follow(folder.advised("far", "paused"), "far")
         folder.follow(folder.advised("far", "no_reaper"), "far")

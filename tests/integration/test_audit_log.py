@@ -37,7 +37,7 @@ def test_pause_resume_and_cancel_say_what_changed_and_who_did_it(
     job_id = world.job(4)
     paused = nightshift("pause", "shout")
     assert paused.stdout == (
-        f"job {job_id} (shout): state running -> paused; `nightshift resume {job_id}` goes on\n"
+        f"job {job_id} (shout): state running -> paused; `nightshift resume {job_id}` continues the job\n"
     )
     again = json.loads(nightshift("pause", "shout", "--json").stdout)
     assert (again["changed"], again["job"]) == ({}, job_id)

@@ -837,7 +837,7 @@ def test_a_job_whose_output_is_never_writable_is_paused_with_the_reason(
             found.append(connection.execute(text("SELECT state, reason FROM jobs")).one())
     assert [state for state, _ in found] == ["running"] * MOST_REFUSALS + ["paused"]
     assert why in found[-1].reason
-    assert "mend the output, then resume the job" in found[-1].reason
+    assert "repair the output directory, then resume the job" in found[-1].reason
     assert scene.engine.taken == []
     assert scene.states()[: MOST_REFUSALS + 1] == ["pending"] * (MOST_REFUSALS + 1)
     assert scene.losses() == 0
@@ -868,7 +868,7 @@ def test_a_job_whose_parts_are_refused_again_and_again_is_paused_with_the_reason
     scene.patient.given_up.set()
     assert [state for state, _ in found] == ["running", "running", "paused"]
     assert "refuses parts again and again" in found[-1].reason
-    assert "No space left on device; mend the output" in found[-1].reason
+    assert "No space left on device; repair the output directory" in found[-1].reason
     assert scene.states() == ["pending"] * MOST_REFUSALS + ["leased"] * (ROWS - MOST_REFUSALS)
 
 

@@ -61,7 +61,7 @@ def test_who_has_the_link_is_an_operator_and_hears_that_nobody_works(
     browser.get(f"/enter?ticket={session.ticket}")
     job = world.job(3, tenant="acme")
     page = browser.get(f"/jobs/{job}").text
-    assert "nobody works on it" in page
+    assert "no worker runs the job" in page
     assert send(browser, f"/jobs/{job}/move", {"do": "pause"}).status_code == 303
     assert browser.post(f"/jobs/{job}/move", data={"do": "cancel"}).status_code == 403
     assert [row.state for row in world.ask("SELECT state FROM jobs")] == ["paused"]

@@ -68,7 +68,10 @@ def test_a_host_a_worker_a_slot_or_its_child_is_meant(
     assert "`nightshift workers` shows when they are free" in again.stdout
     assert nightshift("uncordon", "gpu-2").exit_code == 0
     unknown = nightshift("drain", "nobody")
-    assert (unknown.exit_code, "'nobody' is no host and no worker" in unknown.stderr) == (2, True)
+    assert (unknown.exit_code, "'nobody' is neither a host nor a worker" in unknown.stderr) == (
+        2,
+        True,
+    )
     assert "`nightshift workers` lists them" in unknown.stderr
     actions = world.ask("SELECT action, subject FROM audit_log WHERE job_id IS NULL ORDER BY id")
     assert [tuple(row) for row in actions if row.action != "migrate"] == [

@@ -185,7 +185,7 @@ def test_a_deletion_that_was_cut_off_goes_on_and_nothing_runs_the_job_meanwhile(
     assert not (site.folder / "out").exists()
     for command in (["retry", "1", "--failed"], ["retry", "1", "--lost"], ["verify", "1"]):
         said = nightshift(*command)
-        assert "job 1 is being deleted: `nightshift delete 1` goes on" in said.stderr, command
+        assert "job 1 is being deleted: `nightshift delete 1` continues" in said.stderr, command
     with pytest.raises(Exception, match="job 1 is being deleted"):
         site.submit()
     # Somebody else has the directory by now.
@@ -226,7 +226,7 @@ def test_a_deletion_that_another_command_has_ended_touches_nothing_of_the_next_j
         return found
 
     monkeypatch.setattr(deletion, "files_of", slow)
-    with pytest.raises(BadInput, match="job 1 is gone: somebody has deleted it"):
+    with pytest.raises(BadInput, match="job 1 is gone: it was deleted"):
         deletion.delete(site.ledger, site.job, Settings(), output=True)
     assert site.job_id == 2
     assert len(site.agrees()) == 4, "every part of the new job is there"

@@ -38,12 +38,12 @@ def test_a_job_that_failed_by_its_code_and_is_mended_goes_on_by_the_same_command
     code.write_text("import nothing_there")
     failed = alone.command(*RUN)
     assert failed.returncode == 3, failed.stderr + logs(alone.folder)
-    assert "nightshift run SPEC    goes on, once that is mended" in failed.stdout
+    assert "nightshift run SPEC    continues the job after the cause is fixed" in failed.stdout
 
     code.write_text("def loud(rows):\n    raise ValueError('not yet')\n")
     raised = alone.command(*RUN)
     assert raised.returncode in (1, 3), raised.stderr + logs(alone.folder)
-    assert "job 1 had failed: it goes on where it stood" in raised.stdout
+    assert "job 1 had failed: it continues where it stopped" in raised.stdout
 
     code.write_text("def loud(rows):\n    return [{'loud': row['text'].upper()} for row in rows]\n")
     mended = alone.command(*RUN)

@@ -163,4 +163,4 @@ def test_a_file_that_was_found_stays_once_its_job_is_another_one(
     left.write_text("an attempt of the next job")
     said = garbage.collect(site.ledger, Settings(), sure=True)
     assert left.exists()
-    assert said.facts["refused"] == ["job 1 is gone: somebody has deleted it"]
+    assert said.facts["refused"] == ["job 1 is gone: it was deleted"]

@@ -122,7 +122,7 @@ def test_history_says_of_each_attempt_where_it_ran_how_it_ended_and_why(
     assert "2 more; -n 0 shows all" in shown
     refused = nightshift("history", str(job), "--outcome", "burnt")
     assert refused.exit_code == 2
-    assert "is none of done" in refused.output
+    assert "is not one of done" in refused.output
 
 
 def test_workers_and_top_show_slots_with_gpus_engines_jobs_and_rates(

@@ -481,7 +481,7 @@ def test_without_a_url_the_ledger_of_the_folder_is_found_running_or_not(
     waited = CliRunner().invoke(app, ["wait", "small"])
     assert (waited.exit_code, waited.stderr) == (
         2,
-        "nightshift: nobody works on job 1: `nightshift run SPEC` works on it\n",
+        "nightshift: no worker runs job 1: `nightshift run SPEC` works on it\n",
     )
 
 

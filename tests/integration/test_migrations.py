@@ -84,7 +84,7 @@ def test_a_ledger_from_before_the_first_step_is_refused_and_left_as_it_is(
     with pytest.raises(SchemaMismatch) as refused:
         meet(first)
     assert str(refused.value).endswith(
-        "is at migration 0021, and this code goes on from 0022 or later: migrate it with an earlier "
+        "is at migration 0021, and this code migrates from 0022 or later: migrate it with an earlier "
         "release first, or take another database or home folder"
     )
     assert objects(first.url) == before

@@ -151,7 +151,8 @@ def test_a_server_that_gives_fewer_samples_gives_no_row(
     assert isinstance(outcome, Refusal)
     assert outcome.kind is RowErrorKind.INVALID_OUTPUT
     assert (
-        f"the server returned {count} of 4 samples: it may not know the field n" in outcome.message
+        f"the server returned {count} of 4 samples: perhaps it does not know the field n"
+        in outcome.message
     )
     assert (outcome.prompt_tokens, outcome.output_tokens) == (7, 9)
 

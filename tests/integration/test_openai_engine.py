@@ -324,7 +324,7 @@ def test_a_server_that_is_away_gives_the_batch_back_and_keeps_what_it_answered(
 
     future = engine.start(Work(generate(), chats("a", "b", "c"), 60, emit))  # type: ignore[arg-type]
     assert first.wait(60)
-    with pytest.raises(EngineUnavailable, match=r"serves nobody: 503: away"):
+    with pytest.raises(EngineUnavailable, match=r"answers no request: 503: away"):
         future.result(60)
     assert list(found) == [0]
     remote.behave = answered
@@ -364,7 +364,7 @@ def test_a_key_or_account_that_is_refused_to_all_wants_a_person(
     engine = load(Settings.model_validate({"api_keys": {remote.url: "sk-secret"}}))
     remote.behave = lambda call: reply
     future = engine.start(Work(generate(), chats("a", "b"), 60, pytest.fail))  # type: ignore[arg-type]
-    with pytest.raises(EngineRefused, match="mend the key or the account") as refused_all:
+    with pytest.raises(EngineRefused, match="correct the key or the account") as refused_all:
         future.result(60)
     assert "sk-secret" not in str(refused_all.value)
 
@@ -537,7 +537,7 @@ def test_a_server_that_is_away_at_load_is_an_outage_of_the_batches(
     remote.look, remote.behave = look, lambda call: look
     engine = load()
     future = engine.start(Work(generate(), chats("a"), 0.3, pytest.fail))  # type: ignore[arg-type]
-    with pytest.raises(EngineUnavailable, match="serves nobody"):
+    with pytest.raises(EngineUnavailable, match="answers no request"):
         future.result(60)
     remote.behave = answered
     assert output(ask(engine, chats("a"))[0]) == "A"

@@ -72,7 +72,9 @@ def test_a_second_ledger_is_refused_before_any_work(
 def test_the_same_directory_by_a_link_is_refused(ledger: Ledger, folder: Path) -> None:
     first = put(ledger, spec_of(folder))
     (folder / "link").symlink_to(folder / "out")
-    with pytest.raises(BadInput, match=rf"link is \S*/out, the output of job {first.job_id}"):
+    with pytest.raises(
+        BadInput, match=rf"out are the same directory, the output of job {first.job_id}"
+    ):
         put(ledger, spec_of(folder, "link"))
     assert job_ids(ledger) == [first.job_id]
 
@@ -99,7 +101,7 @@ def test_a_directory_around_another_jobs_is_refused(
 ) -> None:
     put(ledger, spec_of(folder, inner))
     for other in (ledger, other_ledger):
-        with pytest.raises(BadInput, match=rf"around \S*/{inner}, the output"):
+        with pytest.raises(BadInput, match=rf"contains \S*/{inner}, the output"):
             put(other, spec_of(folder, "around"))
     assert not (folder / "around" / MARKER).exists()
 
@@ -244,15 +246,15 @@ def test_a_directory_of_an_object_store_has_an_owner_too(
         output: "this job in another ledger",
         f"{output}/_attempts": r"lies inside s3://\S+/a/out,",
         f"{output}/b/c": r"lies inside s3://\S+/a/out,",
-        f"{bucket}/a": r"lies around s3://\S+/a/out,",
-        bucket: r"lies around s3://\S+/a/out,",
+        f"{bucket}/a": r"contains s3://\S+/a/out,",
+        bucket: r"contains s3://\S+/a/out,",
     }
     for uri, said in refused.items():
         with pytest.raises(BadInput, match=said):
             put(other_ledger, spec_of(folder, uri))
     assert put(other_ledger, spec_of(folder, f"{bucket}/a/out2")).is_new
     assert put(other_ledger, spec_of(folder, output), adopt=True).is_new
-    with pytest.raises(BadInput, match=f"job {first.job_id} cannot go on there"):
+    with pytest.raises(BadInput, match=f"job {first.job_id} cannot continue there"):
         put(ledger, spec_of(folder, output))
 
 

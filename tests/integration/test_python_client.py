@@ -191,7 +191,7 @@ def test_failed_rows_are_a_table_and_run_again(client: ns.Client, at_work: Fleet
     assert errors.column("row_id").to_pylist() == [f"r-{n}" for n in range(7, ROWS, 10)]
     assert set(errors.column("kind").to_pylist()) == {"function_error"}
     assert job.errors("truncated").num_rows == 0
-    with pytest.raises(ns.BadInput, match="kind 'cut' is none of bad_record"):
+    with pytest.raises(ns.BadInput, match="kind 'cut' is not one of bad_record"):
         job.errors("cut")
     failed = job.to_arrow().filter(pc.field("error").is_valid())
     assert failed.column("row_index").to_pylist() == errors.column("row_index").to_pylist()

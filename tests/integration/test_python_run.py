@@ -125,7 +125,7 @@ def test_an_interrupt_and_a_kill_end_every_process_and_the_same_call_goes_on(fle
     fleet.let()
     script = start(fleet, 2000, 'assert call("rules:slow").to_arrow().num_rows == 2000')
     assert script.wait(200) == 0, said(fleet)
-    assert "job 1 goes on where it stood" in said(fleet)
+    assert "job 1 continues where it stopped" in said(fleet)
 
 
 @pytest.mark.slow

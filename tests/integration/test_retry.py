@@ -459,7 +459,7 @@ def test_the_command_says_what_runs_again_and_who_does_it(
         connection.execute(text("UPDATE jobs SET state = 'paused', closed_at = NULL"))
     said = nightshift("retry", "1", "--failed", "--dead")
     assert said.stdout == (
-        "job 1 (moody): 4 rows in 4 batches run again; `nightshift resume 1` goes on\n"
+        "job 1 (moody): 4 rows in 4 batches run again; `nightshift resume 1` continues the job\n"
     )
     with site.ledger.transaction() as connection:
         jobs.resume(connection, site.job_id)
@@ -478,7 +478,7 @@ def test_a_failed_job_that_waits_for_its_engine_goes_on(
         jobs.fail(connection, site.job_id, "the engine could not be loaded")
     assert site.finish() is JobState.FAILED
     assert nightshift("retry", "1", "--failed").stdout == (
-        "job 1 (moody): goes on; `nightshift wait 1` waits for it\n"
+        "job 1 (moody): continues; `nightshift wait 1` waits for it\n"
     )
     assert site.work(moody()) is JobState.COMPLETED
     assert site.agrees() == {}
@@ -503,7 +503,7 @@ def test_a_job_whose_files_could_not_be_finished_is_finished_anew(
     [
         (["nobody", "--failed"], "there is no job 'nobody'"),
         (["1"], "say which rows run again: --failed"),
-        (["1", "--failed", "--kind", "sad"], "--kind 'sad' is none of bad_record"),
+        (["1", "--failed", "--kind", "sad"], "--kind 'sad' is not one of bad_record"),
         (["1", "--dead", "--kind", "refused"], "--kind chooses among the rows of --failed"),
         (["1", "--failed"], "job 1 is cancelled, which is final"),
     ],

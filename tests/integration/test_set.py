@@ -66,7 +66,7 @@ def test_a_budget_that_is_spent_already_says_what_follows(
     hours = spending.Spent(job_id, 10 * 3600 * 10**6, 10, 0, 0)
     world.run(spending.report, "w-1", [hours])
     said = nightshift("set", "shout", "--budget", "5").stdout
-    reached = "20.00 is spent, which reaches limits.budget 5.00: a larger one lets the job go on"
+    reached = "20.00 is spent, which reaches limits.budget 5.00: a larger one lets the job continue"
     assert f"budget none -> 5; the job pauses within a second, {reached}" in said
     assert "is spent" not in nightshift("set", "shout", "--budget", "50").stdout
 

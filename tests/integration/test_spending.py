@@ -238,7 +238,7 @@ def test_a_job_pauses_when_what_is_under_way_would_pass_its_budget(world: World)
     assert job.state is JobState.PAUSED
     assert job.reason == (
         "0.0067 is spent and about 0.013 under way, which reaches limits.budget 0.020: "
-        "a larger one lets the job go on"
+        "a larger one lets the job continue"
     )
     assert world.run(jobs.get, other).state is JobState.RUNNING
     assert world.claim(job_id) == []
@@ -321,7 +321,7 @@ def test_resume_wants_a_larger_budget_and_keeps_it(
     refused = nightshift("resume", str(job_id))
     assert refused.exit_code == 2
     assert (
-        f"job {job_id} has spent 0.0067 of limits.budget 0.0050: a larger one lets the job go on: "
+        f"job {job_id} has spent 0.0067 of limits.budget 0.0050: a larger one lets the job continue: "
         f"`nightshift resume {job_id} --budget MORE`"
     ) in refused.stderr
     for too_little in ("0.006", "0", "nan"):

@@ -89,7 +89,7 @@ def test_a_submit_fills_in_what_was_tuned_and_stays_the_same_job(
     first = submit(ledger, spec, Settings())
     assert args_of(ledger, first) == SLOW
     [remark] = [each for each in first.remarks if "auto stands for max_num_seqs=16" in each]
-    assert f"{CPU}, which 2 of 2 living slots of the pool have" in remark
+    assert f"{CPU}, which 2 of 2 live slots of the pool have" in remark
     keep(ledger, CPU, {"max_num_seqs": 32})
     again = submit(ledger, spec, Settings())
     assert (again.job_id, again.is_new, again.kept) == (first.job_id, False, ())
@@ -116,7 +116,7 @@ def test_a_pilot_of_an_auto_job_runs_with_what_was_tuned(ledger: Ledger, tmp_pat
     keep(ledger, H100, FAST)
     submitted, _ = submit_pilot(ledger, auto_spec(tmp_path), Settings(), 10)
     assert args_of(ledger, submitted) == FAST
-    assert any("the only hardware that was tuned" in remark for remark in submitted.remarks)
+    assert any("the only tuned hardware" in remark for remark in submitted.remarks)
 
 
 @pytest.fixture

@@ -185,7 +185,7 @@ def test_an_empty_file_has_no_rows(tmp_path, name, is_packed):
 
 def test_plain_files_that_are_compressed_inside_are_named(tmp_path):
     put(tmp_path, **{"a.csv": gzip.compress(b"id\n1\n")})
-    with pytest.raises(BadInput, match=r"a\.csv is no CSV file but a gzip file"):
+    with pytest.raises(BadInput, match=r"a\.csv is not a CSV file but a gzip file"):
         plan(spec_of(tmp_path))
 
 

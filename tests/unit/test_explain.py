@@ -80,7 +80,7 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "no run",
         {"here": NOBODY},
         "no_run",
-        "no `nightshift run` is up in this folder, so nobody works on it",
+        "no `nightshift run` is running in this folder, so no worker runs the job",
         "nightshift run SPEC",
     ),
     (
@@ -165,7 +165,7 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "every worker waits",
         {"leased": 4, "children_at_work": 1, "stands": True, "outages": [AWAY]},
         "storage_away",
-        "1 worker waits for the storage of its files, for 9 s, on gpu-1: No space left",
+        "1 worker has waited 9 s for the storage of its files, on gpu-1: No space left",
         "",
     ),
     (
@@ -222,7 +222,7 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "watched, all done, and no reaper",
         {"pending": 0, "watch_seconds": 30, "reaper_seconds": 90},
         "no_reaper",
-        "no reaper was seen for 1:30, so nobody looks for new files",
+        "no reaper was seen for 1:30, so no reaper looks for new files",
         "nightshift reaper",
     ),
     (

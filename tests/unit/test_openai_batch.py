@@ -223,9 +223,9 @@ def test_the_endpoint_is_that_of_the_first_line_that_names_one(tmp_path: Path) -
     [
         (
             line(url="/v1/moderations"),
-            "line 1: the url is '/v1/moderations', and what works is /v1/c",
+            "line 1: the url is '/v1/moderations'; the supported urls are /v1/c",
         ),
-        (b'{"text": "x"}', "is no OpenAI batch file"),
+        (b'{"text": "x"}', "is not an OpenAI batch file"),
         (b"\x1f\x8bx", "gzip"),
     ],
 )

@@ -121,7 +121,7 @@ NO_CHAT: dict[str, tuple[Any, str]] = {
     "a word": (["hi"], "message 1 of the column 'c' is no message: it is no object"),
     "another role": (
         [{"role": "robot", "content": "x"}],
-        "message 1 of the column 'c' has the role 'robot', and what works is system, developer, user",
+        "message 1 of the column 'c' has the role 'robot'; the allowed roles are system, developer, user",
     ),
     "no content": ([{"role": "user"}], "message 1 of the column 'c' has no content"),
     "an image": (

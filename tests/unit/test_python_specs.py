@@ -191,7 +191,9 @@ def test_a_table_for_a_fleet_wants_a_folder_that_workers_can_read() -> None:
 
 
 def test_an_option_that_does_not_exist_is_named() -> None:
-    with pytest.raises(TypeError, match="'modle' is none of the options of a job: model, prompt"):
+    with pytest.raises(
+        TypeError, match="'modle' is not one of the options of a job: model, prompt"
+    ):
         ns.run("r.parquet", modle="M")  # type: ignore[call-arg]
 
 

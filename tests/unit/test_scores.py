@@ -74,7 +74,7 @@ def test_a_place_leads_into_structs_and_json() -> None:
     assert Scale().score({"tone": 7}, steps) is None
     assert Scale().score(7, steps) is None
     assert Scale("a.b").score_path(["a.b"]) == ["a.b"]
-    with pytest.raises(BadInput, match="--column tone is none of the judge's columns"):
+    with pytest.raises(BadInput, match="--column tone is not one of the judge's columns"):
         Scale("tone").score_path(names)
     with pytest.raises(BadInput, match="--column loud or words"):
         Scale().score_path(["row_index", "loud", "words", "error"])

@@ -155,7 +155,7 @@ def test_a_key_belongs_to_one_address_however_it_is_written() -> None:
         "http://api.openai.com/v1",
     ):
         assert key(other) is None
-    with pytest.raises(BadInput, match="without a user"):
+    with pytest.raises(BadInput, match="without a user name"):
         key("https://one.example@evil.net/v1")
 
 

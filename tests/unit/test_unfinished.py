@@ -63,7 +63,7 @@ def test_a_copy_whose_begun_file_was_removed_is_made_again(tmp_path: Path) -> No
     storage.write_again(str(tmp_path / "copy"), content)
     assert (tmp_path / "copy").read_bytes() == b"whole"
     assert (len(made), sorted(path.name for path in tmp_path.iterdir())) == (2, ["copy"])
-    with pytest.raises(UnfinishedGone, match="removed the unfinished file"):
+    with pytest.raises(UnfinishedGone, match="the unfinished file beside it was removed"):
         storage.write_again(str(tmp_path / "other"), lambda _: remove_begun(tmp_path))
 
 

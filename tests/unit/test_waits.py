@@ -59,10 +59,10 @@ AWAY = Outage(7, "disk", Kind.STORAGE, 2, ("gpu-1", "gpu-2"), "2026-01-01", 61.4
         (
             2,
             False,
-            "2 workers wait for the storage of its files, for 61 s, on gpu-1, gpu-2: No space left",
+            "2 workers have waited 61 s for the storage of its files, on gpu-1, gpu-2: No space left",
         ),
-        (1, True, "1 worker waits for the storage of its files, for 61 s"),
-        (0, True, "a reaper waits for the storage of its files, for 61 s"),
+        (1, True, "1 worker has waited 61 s for the storage of its files"),
+        (0, True, "a reaper has waited 61 s for the storage of its files"),
     ],
 )
 def test_an_outage_is_one_sentence_without_hosts_and_causes_for_a_guest(

@@ -75,10 +75,10 @@ class BatchRunner:
         self._outcomes.end(batch, None)
 
     def give_back(self, given: Sequence[GivenBack]) -> None:
-        """Gives batches back that the heartbeat has ended in place of their thread.
+        """Releases batches that the heartbeat has ended in place of their thread.
 
         If the thread goes on later, it ends none of them a second time. A part that the thread
-        commits then counts only if nobody has claimed the batch in between.
+        commits then counts only if no worker has claimed the batch in between.
         """
         seconds = self.child.settings.stage_timeout_seconds
         hung = StageHung(f"no row or file was read, rendered or written for {seconds:g} s")
@@ -103,8 +103,8 @@ class BatchRunner:
 
     @contextmanager
     def _turn(self, many: bool) -> Iterator[None]:
-        """Threads with many small batches take turns, or they would fight for Python's lock over
-        each file. A thread that waits too long for its turn goes on beside the others.
+        """Threads with many small batches take turns. Otherwise they would fight for Python's lock over each
+        file. A thread that waits too long for its turn runs beside the others.
         """
         acquired = many and self._turns.acquire(timeout=GATHER_SECONDS)
         try:

@@ -38,9 +38,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The task's columns of one row, the engine's finish reason and the tokens; of those of the prompt
-    `cached_tokens` were in the engine's cache, of those of the output `reasoning_tokens` are thoughts.
-    `answered_by` is the row_index of the row that ran in place of this one.
+    """The task's columns of one row, the engine's finish reason and the tokens.
+
+    `cached_tokens` of the prompt tokens were in the engine's cache; `reasoning_tokens` of the output tokens
+    are thoughts. `answered_by` is the row_index of the row that ran in place of this one.
     """
 
     columns: Mapping[str, Any]
@@ -54,10 +55,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why one row has no answer, with the tokens that were spent nevertheless; of those of the prompt
-    `cached_tokens` were in the engine's cache, of those of the output `reasoning_tokens` are thoughts.
+    """Why one row has no answer, with the tokens that were spent nevertheless.
 
-    `columns` are columns of the task that describe the failure, such as a server's status.
+    `cached_tokens` of the prompt tokens were in the engine's cache; `reasoning_tokens` of the output tokens
+    are thoughts. `columns` are columns of the task that describe the failure, such as a server's status.
     """
 
     kind: RowErrorKind

@@ -70,7 +70,7 @@ class AnswerCheck:
             follows = self._accepts is None or self._accepts(text)
             return None if follows else "the answer does not follow the grammar"
         if output.choice is not None:
-            return None if text in output.choice else "the answer is none of the choices"
+            return None if text in output.choice else "the answer is not one of the choices"
         if self._regex is not None:
             return None if self._regex.fullmatch(text) else "the answer does not match the regex"
         return self._json_mismatch(text)
@@ -80,7 +80,7 @@ class AnswerCheck:
         try:
             value = strict_json(text)
         except ValueError as error:
-            return f"the answer is no JSON ({str(error)[:200]})"
+            return f"the answer is not JSON ({str(error)[:200]})"
         try:
             self._schema.validate(value)
             if self._scalars is not None:
@@ -154,5 +154,5 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"it has the number {text}, which is none or is too large")
+        raise ValueError(f"it has the value {text}, which is not a number or is too large")
     return value

@@ -118,11 +118,11 @@ def reasoning_tokens(
     token_of: Callable[[str], int | None],
     decode: Callable[[Sequence[int]], str],
 ) -> int:
-    """The tokens of the first thought of an answer that has one, without its markers: those before the first
-    marker that ends the thought, or all where none does.
+    """How many tokens the first thought of an answer has, without its markers: those before the first marker
+    that ends the thought, or all where no marker ends it.
 
-    `token_of` gives the id of a marker that is one token, `decode` the text of ids, markers included: a marker
-    of several tokens is found by halving.
+    `token_of` gives the id of a marker that is a single token. `decode` gives the text of ids, with the markers. A
+    marker of several tokens is found by bisection.
     """
     ends = (markers.end, *markers.ends_too)
     end_ids = [token_of(end) for end in ends]

@@ -18,7 +18,7 @@ MOST_ATTEMPT = 16
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a child has to do: rows without an outcome, and those of them that have not begun.
+    """The work of a child: rows without an outcome, and how many of these rows have not begun.
 
     `seconds` have passed since it last held nothing, and `finished` rows have had an outcome since.
     """
@@ -36,7 +36,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Gift:
-    """What is handed over: so many rows, in so many pieces of about the same size."""
+    """What is handed over: `rows` rows, in `pieces` pieces of about the same size."""
 
     rows: int = 0
     pieces: int = 0

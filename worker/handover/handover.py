@@ -59,7 +59,7 @@ class Handover:
         return given.rows - left
 
     def _hand_over_rows(self, batch: HeldBatch, most_rows: int, piece_rows: int) -> int:
-        """Gives at most so many rows of a batch away; returns how many.
+        """Hands over at most `most_rows` rows of a batch; returns how many.
 
         Where the ledger refuses that, the rows stay out of the engine, and the end of the batch makes
         a batch of them, as after a drain.

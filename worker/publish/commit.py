@@ -70,8 +70,8 @@ class BatchCommits:
                 each.error = error
 
     def commits_of(self, job_id: int) -> GroupCommit[list[Commit], list[bool | Exception]]:
-        """The group commit of a job. Each job has its own: who holds a batch of one job then delays
-        no commit of another. What one leader takes is bounded by what a child holds (MOST_BATCHES).
+        """The group commit of a job. Each job has its own: a thread that holds a batch of one job then
+        delays no commit of another job. A leader takes at most the batches that a child holds (MOST_BATCHES).
         """
         # Threads that come for one job at the same time share what the first of them made.
         return self._commits.get(job_id) or self._commits.setdefault(

@@ -21,7 +21,7 @@ class Publication:
     that the job's columns are not known yet. With `kept_rows` only those rows are kept and the rest
     is split off. `encoded` are the bytes of the part, which are made once, however often the store
     refuses them. In the end the batch is `committed`, or `error` says why not: LeaseLost when the
-    batch belongs to somebody else, StorageUnavailable or LedgerUnavailable when it was given up.
+    batch belongs to another worker, StorageUnavailable or LedgerUnavailable when it was given up.
     """
 
     batch: HeldBatch

@@ -57,8 +57,8 @@ def keys(
 
 
 def _said(request: Request) -> Any:
-    """Every field that can change the answer, which is all but the row's number; None for a row that is
-    sampled by its own column.
+    """Every field that can change the answer: all fields except the row's number. None for a row that is sampled
+    by its own column.
     """
     if request.sampling.get("temperature", 0) > 0:
         return None

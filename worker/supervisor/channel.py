@@ -94,7 +94,7 @@ class ToSupervisor:
 
     def say_idle(self, listens_seconds: float) -> bool:
         """Lets the supervisor beat for this child; False where the supervisor has said nothing for
-        `listens_seconds`, so that the child must beat for itself.
+        `listens_seconds`: then the child must beat for itself.
         """
         if time.monotonic() - self.heard_at > listens_seconds:
             return False

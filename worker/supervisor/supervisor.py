@@ -347,7 +347,9 @@ class Supervisor:
                 slot.channel.tell(Word.PREEMPT)
 
     def _leave_fleet(self) -> None:
-        """Takes the slots out of the plan at once; without Postgres a lease later."""
+        """Removes the slots of this machine from the fleet. If Postgres does not answer, plans leave the slots out
+        once they have not been seen for a lease.
+        """
         try:
             with self.ledger.transaction() as connection:
                 slots.leave(connection, self.identity)

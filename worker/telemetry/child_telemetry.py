@@ -1,4 +1,4 @@
-"""What is told of one child, to whom: the subscribers of its recorder, by what its command line asks for."""
+"""The recorder of one child, with the subscribers that the child's command line asks for."""
 
 import threading
 from pathlib import Path

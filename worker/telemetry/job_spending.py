@@ -39,13 +39,13 @@ class JobSpending:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def hold(self, job_id: int, rows: int) -> None:
-        """A batch of so many rows is held from now on."""
+        """A batch of `rows` rows is held from now on."""
         with self._lock:
             self._pass()
             self._held[job_id] += rows
 
     def release(self, job_id: int, rows: int) -> None:
-        """A batch of so many rows is held no more."""
+        """A batch of `rows` rows is held no more."""
         with self._lock:
             self._pass()
             self._held[job_id] -= rows
@@ -61,8 +61,8 @@ class JobSpending:
         cached_tokens: int = 0,
         reasoning_tokens: int = 0,
     ) -> None:
-        """So many rows have an outcome, which took so many tokens together; of those of the prompts so
-        many were in the engine's cache, of those of the output so many are thoughts.
+        """`rows` rows have an outcome, which took these tokens together. `cached_tokens` of the prompt tokens were
+        in the engine's cache; `reasoning_tokens` of the output tokens are thoughts.
         """
         with self._lock:
             job = self._jobs[job_id]

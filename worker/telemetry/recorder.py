@@ -75,7 +75,7 @@ class Subscriber:
         """The engine is ready."""
 
     def batches_claimed(self, batches: int) -> None:
-        """A claim was answered: the child holds so many batches more; 0: none is admitted."""
+        """A claim was answered: the child holds `batches` batches more; 0: no batch is admitted."""
 
     def batch_committed(self, batch: BatchCommitted) -> None:
         """A batch is committed."""
@@ -88,10 +88,10 @@ class Subscriber:
         """
 
     def lease_lost(self, batch_id: int, attempt: int) -> None:
-        """The lease of a batch belongs to somebody else."""
+        """The lease of a batch belongs to another worker."""
 
     def leases_renewed(self, held: int, lost: int) -> None:
-        """A heartbeat was answered: so many leases hold, so many were newly found lost."""
+        """A heartbeat was answered: `held` leases hold, and `lost` leases were newly found lost."""
 
     def heartbeat_failed(self, error: Exception) -> None:
         """Postgres did not answer a heartbeat."""

@@ -18,8 +18,8 @@ _LOW = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF = re.compile(
     rb"\\" + _HIGH + _LOW + rb"|" + _HIGH + rb"(?!" + _LOW + rb")|(?<!" + _HIGH + rb")" + _LOW
 )
-"""The escape of half of a character without that of the other half beside it, or what looks like one: where
-the backslash of the first half is itself escaped, the other half may stand alone.
+"""The escape of half of a character, without the escape of the other half beside it. A match may only look so:
+where the backslash of the first half is itself escaped, the other half may stand alone.
 """
 
 _SEAM_BYTES = 12

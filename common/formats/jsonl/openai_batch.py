@@ -31,9 +31,9 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 def stored_id(custom_id: str) -> str:
-    """The text that stands for a `custom_id` in every column: the id, but for one with half of a character,
-    which no column holds. That half is written as its JSON escape. Different ids have different texts: a
-    backslash is doubled in them, and in ids that look like one of them.
+    """The text that stands for a `custom_id` in every column. It is the id itself, except for an id with half of a
+    character, which no column can hold. That half is written as its JSON escape. Different ids have different
+    texts: a backslash is doubled in such texts, and in ids that look like one.
     """
     if not has_half_characters(custom_id) and not _ESCAPED_HALF.search(custom_id):
         return custom_id

@@ -73,7 +73,7 @@ def fair_share(connection: Connection, who: Claimant, lease_seconds: float) -> i
     """Rows of the queue that are still open, for each of its living children; at least 1.
 
     None while more batches wait for admission: then there is enough for all. 0 when no batch is
-    admitted, so that there is nothing to share.
+    admitted: then there is nothing to share.
     """
     found = connection.scalar(
         FAIR_SHARE, {**asdict(who), "queue": who.queue, "lease_seconds": lease_seconds}

@@ -68,7 +68,8 @@ def commit_large(connection: Connection, lease: Lease, part: Part) -> None:
     """
     replace_errors(connection, lease.job_id, lease.batch_id, lease.descriptor.rows, part.errors)
     row = _finished(lease, part)
-    # The errors of the rows are those of this part already: none is cleared again.
+    # `replace_errors` has stored the errors of this part. The empty range from 1 to 0 makes COMMIT delete
+    # none of them.
     row |= {"low": 1, "high": 0}
     if not connection.execute(COMMIT, {name: [row[name]] for name in row}).all():
         raise lease.lost

@@ -117,12 +117,12 @@ def admit_many(connection: Connection, most: Mapping[int, int], rank: int) -> di
     """Moves pending batches of running jobs to queued, at most as many of each as `most` says by
     job id, ranked from `rank` on. Returns how many were moved of each job.
 
-    One statement for all jobs. Dataset order, so that neighbours are claimed together. Waits for
-    nobody, also not for who changes the job: what is queued of a job that is paused meanwhile is
-    claimed by nobody, and `unqueue` takes it back.
+    One statement for all jobs. Batches are taken in dataset order, so neighbours are claimed together. The
+    statement waits for no lock, not even that of a command that changes the job. If a job is paused
+    meanwhile, no child claims its queued batches, and `unqueue` takes them back.
     """
     statement = text("""
-        -- Not a subquery, which may run again for each row that it found.
+        -- Not a subquery: Postgres may run that again for each row that it found.
         WITH taken AS MATERIALIZED (
             SELECT given.job_id, next.id, next.seq
             FROM unnest(CAST(:jobs AS bigint[]), CAST(:most AS bigint[])) AS given (job_id, most)
@@ -160,7 +160,7 @@ def unqueue(connection: Connection, limit: int) -> int:
     how many. Waits for nobody: a batch that a claim holds at this moment is left to the claim.
     """
     statement = text("""
-        -- Not a subquery, which may run again for each row that it found.
+        -- Not a subquery: Postgres may run that again for each row that it found.
         WITH taken AS MATERIALIZED (
             SELECT next.id
             FROM jobs j CROSS JOIN LATERAL (

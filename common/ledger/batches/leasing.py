@@ -35,7 +35,7 @@ HELD = text("""
     WHERE b.state = 'leased'
     ORDER BY b.id FOR UPDATE OF b
 """)
-"""Locks those of some leases that still hold."""
+"""Locks the batches of the given leases that still hold."""
 
 HELD_BATCH = text("""
     SELECT job_id, state, owner, attempt FROM batches WHERE id = :id FOR UPDATE

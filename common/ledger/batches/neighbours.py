@@ -74,13 +74,12 @@ SWAP = text("""
 def bring_forward(
     connection: Connection, who: Claimant, last: Mapping[int, int], most: int
 ) -> None:
-    """Lets the next claim of a child go on where its claim before ended: `last` says by job id the
-    number (`seq`) of the last batch that the child has claimed of an arranged job. At most so many
-    batches as `most` come forward.
+    """Lets the next claim of a child continue where its claim before ended. `last` gives, by job id, the number
+    (`seq`) of the last batch that the child has claimed of an arranged job. At most `most` batches come forward.
 
     Batches of one job change places among themselves, so that every other job keeps its turn. A batch
-    that somebody has locked stays where it is, and so does one that was tried before or that waits
-    where no other child goes on: at each claim it would be put behind newer ones, to the end of the job.
+    that is locked stays where it is. So does a batch that was tried before, and one where no other child
+    continues: each claim would put such a batch behind newer ones, until the end of the job.
     """
     if not last:
         return
@@ -123,11 +122,11 @@ def _others_go_on(
 
 
 def new_start(queued: Sequence[int], held: Collection[int]) -> int | None:
-    """Where a child begins whose next batch is gone, among the numbers of queued batches, which
-    ascend; None where nothing is queued. `held` are the numbers right before a run of queued batches
-    that another child has, and who is likely to go on there.
+    """Where a child begins whose next batch is gone. `queued` are the numbers of queued batches, ascending; None
+    is returned where there are none. `held` are the numbers right before a run of queued batches that another
+    child has: that child is likely to continue there.
 
-    The first run that nobody goes on with, else the second half of the longest.
+    The child begins at the first run that no other child continues, else in the middle of the longest.
     """
     stretches = runs(queued)
     free = next((run for run in stretches if run[0] - 1 not in held), None)

@@ -54,7 +54,9 @@ class Lease:
     @property
     def lost(self) -> LeaseLost:
         """The error for a fence that does not match."""
-        return LeaseLost(f"batch {self.batch_id} attempt {self.attempt} belongs to somebody else")
+        return LeaseLost(
+            f"batch {self.batch_id} attempt {self.attempt} belongs to another worker now"
+        )
 
     def narrowed(self, rows: RowRanges) -> "Lease":
         """The same lease of a retry, over `rows` of its rows only; the others run later."""

@@ -120,8 +120,8 @@ def first_loss(connection: Connection, job_id: int) -> str | None:
 
 
 def chosen(kept: Sequence[Tuning], slots: Mapping[str, int]) -> Tuning | None:
-    """What fits a pool whose slots have this hardware: that of the hardware which most slots have, of
-    those that were tuned. Where no slot is known, the only one that is kept.
+    """The tuning for a pool whose `slots` have this hardware: the one of the tuned hardware that most slots have.
+    Where no slot is known, the tuning is used if only one is kept.
     """
     by_hardware = {each.hardware: each for each in kept}
     tuned = [name for name in by_hardware if slots.get(name)]

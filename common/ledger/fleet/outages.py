@@ -9,7 +9,7 @@ from sqlalchemy import text
 from nightshift.common.ledger.connection import Connection
 
 LAPSE_SECONDS = 60
-"""An outage that was not told again for so long is over, or whoever waited is gone."""
+"""An outage that was not told again within this time is over, or the process that waited is gone."""
 
 
 class Kind(StrEnum):
@@ -63,11 +63,11 @@ class Outage:
     why: str
 
     def sentence(self, *, is_guest: bool = False) -> str:
-        """In words; without hosts and causes, which name the operator's things, for a guest."""
-        who = "a reaper waits"
+        """The outage as a sentence. A guest sees no hosts and causes, which name things of the operator."""
+        who = "a reaper has"
         if self.workers:
-            who = "1 worker waits" if self.workers == 1 else f"{self.workers:,} workers wait"
-        said = f"{who} for {WAITED_FOR[self.kind]}, for {self.seconds:.0f} s"
+            who = "1 worker has" if self.workers == 1 else f"{self.workers:,} workers have"
+        said = f"{who} waited {self.seconds:.0f} s for {WAITED_FOR[self.kind]}"
         return said if is_guest else f"{said}, on {', '.join(self.hosts)}: {self.why}"
 
     def as_json(self, *, is_guest: bool = False) -> dict[str, object]:
@@ -86,7 +86,8 @@ FORGET = text("""
         SELECT ctid FROM outages WHERE who = :who OR until < now() - interval '1 hour'
         FOR UPDATE SKIP LOCKED))
 """)
-"""What the teller told before, and what nobody took back, but for what another teller deletes just now."""
+"""What the teller told before, and outages that ended an hour ago, except rows that another teller deletes
+just now."""
 
 TELL = text("""
     INSERT INTO outages (who, host, kind, job_id, pool, engine_key, why, since, until)

@@ -97,7 +97,7 @@ def slots(connection: Connection, pool: str, alive_seconds: float) -> list[Slot]
 
 
 def demand(connection: Connection, pool: str) -> list[JobDemand]:
-    """What each job of a pool could use now."""
+    """The slots that each job of a pool could use now."""
     statement = text("""
         SELECT d.job AS job_id, d.engine_key, d.slots, d.most_slots, d.priority, j.tenant,
                coalesce(t.weight, 1) AS tenant_weight,

@@ -25,10 +25,11 @@ ARCHIVE_LOCK = 0x6E69676802
 """Advisory lock of the choice of a job to archive: one reaper at a time, for one short transaction."""
 
 TABLES = ("row_errors", "attempts", "batches")
-"""In the order in which rows leave. Attempts are found by their batches, so batches come back first."""
+"""The tables in the order in which their rows leave. Attempts are found by their batches, so batches come back
+first."""
 
 LIKELY_RETURN = "1 day"
-"""A return that nobody went on with for so long is given up: what came back leaves again."""
+"""If no process has continued a return for this time, the return is given up: rows that came back leave again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +234,8 @@ def postpone(connection: Connection, archive: Archive, seconds: float) -> None:
 def may_leave(connection: Connection, job_id: int) -> bool:
     """Locks a job; True when it is closed and no reader, retry or finish needs its rows.
 
-    A job whose finish was given up has rows of dead batches that stand in no part. They are known
-    to its batches alone, so that job stays.
+    A job whose finish was given up has rows of dead batches that stand in no part. Only
+    its batches know these rows, so that job stays.
     """
     end = job_end.open_work(connection, job_id).end
     job = jobs.get(connection, job_id)
@@ -247,7 +248,7 @@ def leave(
     """From COMMIT on these files count, and the rows may be deleted. False when the job is not as it
     was when it was taken: then every row stays.
     """
-    # The job before its archive, as where a retry asks.
+    # Lock the job before its archive, as a retry does.
     if not may_leave(connection, archive.job_id):
         return False
     written = json.dumps([asdict(file) for file in files])

@@ -46,7 +46,7 @@ def works(
 
 
 def standings(connection: Connection, job_ids: Collection[int]) -> dict[int, Row]:
-    """`state`, `finish_by` and `finished_at` of those of some jobs that have a deadline."""
+    """`state`, `finish_by` and `finished_at` by job id, for each of these jobs that has a deadline."""
     found = connection.execute(STANDINGS, {"jobs": list(job_ids)}).mappings()
     return {row["job"]: row for row in found}
 

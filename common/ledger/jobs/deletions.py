@@ -65,7 +65,7 @@ def begin(connection: Connection, job_id: int, *, output: bool) -> tuple[bool, b
     undelivered = connection.scalar(UNDELIVERED, {"id": job_id})
     if undelivered is not None:
         raise BadInput(
-            f"job {job_id} is that of the batch {undelivered}, whose results are not delivered yet: "
+            f"job {job_id} belongs to the batch {undelivered}, whose results are not delivered yet: "
             "cancel the batch, or wait for its end"
         )
     state = jobs.lock(connection, job_id)

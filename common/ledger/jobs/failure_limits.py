@@ -44,9 +44,9 @@ REFUSED_ALIKE = f"""
               AND (e.kind, e.message) <> (f.kind, f.message))
     ) END
 """
-"""In which words the engine refused every row that ran of a job j without an answer, of those that failed
-since the job is counted; null while that is not so. Never of an API batch, which ends with a line of error for each of its rows. The first two rows
-with different errors end the search.
+"""The words in which the engine refused all rows of job j that failed since the job is counted; null where the
+job has an answer, too few rows failed, or the words differ. Always null for an API batch, which ends with a line
+of error for each of its rows. The first two rows with different errors end the search.
 """
 
 ALIKE = text(f"""
@@ -68,7 +68,8 @@ def share_above_limit(connection: Connection, job_id: int, state: JobState) -> R
 
 
 def refused_alike(connection: Connection, job_id: int, state: JobState) -> Row[Any] | None:
-    """How many rows the engine refused (`failed`), and in which words (`message`), where a job in this state
-    has no answer and all rows that ran since it is counted, 20 or the whole job, were refused alike.
+    """How many rows the engine refused (`failed`), and in which words (`message`). None unless the job is in this
+    state and has no answer, and all rows that ran since it is counted, 20 or the whole job, were refused in the
+    same words.
     """
     return connection.execute(ALIKE, {"id": job_id, "state": state}).one_or_none()

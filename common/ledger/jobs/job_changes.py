@@ -72,10 +72,10 @@ def change(
 ) -> dict[str, tuple[object, object]]:
     """Changes fields of a job; returns the old and the new value of each that differs.
 
-    Raises BadInput for a cancelled job and for values that a spec may not have. The rows of a job
+    Raises BadInput for a cancelled job and for values that a spec cannot have. The rows of a job
     that moves to another pool keep coming from the revision that its model is held to.
     """
-    # Engines before the job, as where failed loads fail jobs.
+    # Lock the row of the engine before that of the job, as `loads.failed` does, which fails jobs.
     stored = connection.scalar(STORED_SPEC, {"id": job_id})
     if stored is None:
         raise jobs.gone(job_id)
@@ -104,7 +104,7 @@ def change_engine(
 
     BadInput where rows of the job came from another revision than that to which the new engine is held.
     """
-    # Engines before the job, as where failed loads fail jobs.
+    # Lock the row of the engine before that of the job, as `loads.failed` does, which fails jobs.
     stored = connection.scalar(STORED_SPEC, {"id": job_id})
     if stored is None:
         return False

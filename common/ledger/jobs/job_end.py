@@ -42,7 +42,7 @@ def take_finishable(connection: Connection, reaper: str) -> Hold | None:
 
 
 def take(connection: Connection, job_id: int, who: str) -> Hold:
-    """Takes the finish of this job, whoever has it."""
+    """Takes the finish of this job, even from another process that has it."""
     lock(connection, job_id)
     hold = holds.take(connection, Kind.FINISH, job_id, who, over=True)
     assert hold is not None
@@ -50,8 +50,8 @@ def take(connection: Connection, job_id: int, who: str) -> Hold:
 
 
 def hold_refused(connection: Connection, job_id: int) -> bool:
-    """Whether a job with no batch left ends by nobody but a person, since all its rows were refused in
-    the same words: then it is paused now, if a worker has not paused it before.
+    """Whether only a person can end a job that has no batch left, since all its rows were refused in the same
+    words. Such a job is paused now, if no worker has paused it before.
     """
     left = open_work(connection, job_id)
     if left.state is JobState.RUNNING:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What the ledger keeps of an admission: `roots` of the tenant at that time, None where the job is
-    held to none, and the folder of the server with the `uploads` of the tenant.
+    """The folders that an admitted job may use.
+
+    `roots` are the tenant's roots at the admission, None for a job without such a limit. `uploads` is the
+    server's folder with the tenant's uploads.
     """
 
     roots: Sequence[str] | None = None
@@ -15,12 +17,12 @@ class Admitted:
 
 
 UNBOUND = Admitted()
-"""Of a job from the command line: what holds it are the roots of each process."""
+"""For a job from the command line: only the roots of each process bound such a job."""
 
 
 def still_held(admitted: Admitted, tenant_roots: Sequence[str] | None) -> tuple[str, ...] | None:
-    """What both the admission and the tenant allow now; None for a job that is held to no roots. Of a
-    tenant that is gone the uploads alone are left.
+    """The folders that the admission allowed and the tenant still has, with the uploads; None for a job that
+    is held to no roots. If the tenant is gone, only the uploads are left.
     """
     if admitted.roots is None:
         return None
@@ -35,7 +37,7 @@ def still_held(admitted: Admitted, tenant_roots: Sequence[str] | None) -> tuple[
 
 
 def _narrower(one: str, other: str) -> str | None:
-    """Of two folders the one that lies in the other, None where neither does."""
+    """The one of two folders that lies in the other; None where neither does."""
     for inner, outer in ((one, other), (other, one)):
         if inner == outer or inner.startswith(f"{outer.rstrip('/')}/"):
             return inner

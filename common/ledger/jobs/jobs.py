@@ -110,8 +110,9 @@ def overlapping_output(connection: Connection, output_uri: str) -> tuple[int, st
 
 
 def find(connection: Connection, reference: str) -> Job:
-    """The job that a user names: by number, else the newest of that name. BadInput if there is none,
-    and for a name that several jobs have which are not over.
+    """The job that a user names: by number, else the newest of that name.
+
+    Raises BadInput if there is no such job, or if several jobs of that name are not over.
     """
     if reference.isdigit() and len(reference) < 19:
         job = get(connection, int(reference))
@@ -188,7 +189,7 @@ def lock(connection: Connection, job_id: int) -> JobState:
 
 def gone(job_id: int) -> BadInput:
     """The error for a job that was deleted while a command looked at the job."""
-    return BadInput(f"job {job_id} is gone: somebody has deleted it")
+    return BadInput(f"job {job_id} is gone: it was deleted")
 
 
 def pause(connection: Connection, job_id: int, reason: str | None = None) -> None:
@@ -207,7 +208,7 @@ def try_lock_running(connection: Connection, job_id: int) -> bool:
 
 
 def resume(connection: Connection, job_id: int) -> None:
-    """A paused job goes on; its failed rows are counted anew from here."""
+    """Resumes a paused job; its failed rows are counted anew from here."""
     state = lock(connection, job_id)
     if state is JobState.RUNNING:
         return
@@ -285,7 +286,7 @@ def cancel(connection: Connection, job_id: int) -> None:
 
 
 def fail(connection: Connection, job_id: int, reason: str) -> None:
-    """Ends the job as failed (its engine cannot be loaded); a job that is over stays as it is."""
+    """Marks the job as failed, with the reason. A job that is over stays as it is."""
     _move(connection, job_id, JobState.FAILED, reason)
 
 
@@ -294,7 +295,7 @@ def refuse_deleted(connection: Connection, job_id: int) -> None:
     statement = text("SELECT EXISTS (SELECT FROM deletions WHERE job_id = :id)")
     if connection.scalar(statement, {"id": job_id}):
         raise BadInput(
-            f"job {job_id} is being deleted: `nightshift delete {job_id}` goes on with it"
+            f"job {job_id} is being deleted: `nightshift delete {job_id}` continues the deletion"
         )
 
 
@@ -367,7 +368,7 @@ def _control(connection: Connection, job_id: int, to: JobState, reason: str | No
 
 
 def _move(connection: Connection, job_id: int, to: JobState, reason: str | None = None) -> bool:
-    """Sets the state of a job that may move there; False when the job may not."""
+    """Sets the state of a job if that move is allowed; False when it is not."""
     moved = connection.execute(
         MOVE,
         {

@@ -28,7 +28,8 @@ class Spent:
 
     `rows_run` are rows with an outcome, committed or not; `rows_shared` of them have the answer of
     another row. `cached_tokens` of the prompt tokens were in an engine's cache, `reasoning_tokens` of the
-    output tokens are thoughts. `rows_open`, which is no total, are those of them whose batches are still leased.
+    output tokens are thoughts. `rows_open`, which is not a total, are the rows with an outcome whose batches are
+    still leased.
     """
 
     job_id: int
@@ -163,7 +164,7 @@ def hold_spent_out(connection: Connection, job_id: int) -> str | None:
     return None
 
 
-LET_GO_ON = "a larger one lets the job go on"
+LET_GO_ON = "a larger one lets the job continue"
 """The command for that depends on where the reason is read: producer/advice knows it."""
 
 

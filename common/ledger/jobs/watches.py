@@ -32,7 +32,7 @@ class UnplannedFile:
 
     @property
     def facts(self) -> Facts:
-        """What tells one version of the file from another."""
+        """The facts that tell one version of the file from another."""
         return self.size, self.fingerprint
 
 
@@ -189,7 +189,7 @@ def unplanned(
 
 
 def set_unplanned(connection: Connection, job_id: int, found: Mapping[str, UnplannedFile]) -> None:
-    """Replaces what earlier looks found by what this one did."""
+    """Replaces the files that earlier looks found by those that this look found."""
     gone = text("""
         DELETE FROM unplanned_files
         WHERE job_id = :id AND NOT uri = ANY (CAST(:uris AS text[]))

@@ -6,7 +6,8 @@ from nightshift.common.ledger.connection import Connection, Row
 
 
 def jobs(connection: Connection, recent_seconds: float, most: int) -> tuple[list[Row], int]:
-    """Jobs that are open or were closed so lately, at most so many, and how many more there are.
+    """Jobs that run, are paused or ended in the last `recent_seconds`: at most `most`, and how many more there
+    are.
 
     Running ones come first, then paused ones, each the oldest first; then the last closed ones.
     """

@@ -216,7 +216,7 @@ def code_versions(connection: Connection) -> dict[str, int]:
 
 
 def is_arranged(connection: Connection, job_id: int) -> bool:
-    """Whether rows of the job are read from an arranged copy, so that its parts are not in dataset order."""
+    """Whether rows of the job are read from an arranged copy. Then its parts are not in dataset order."""
     statement = text("""
         SELECT EXISTS (SELECT FROM input_files WHERE job_id = :id AND arranged IS NOT NULL)
     """)
@@ -225,7 +225,7 @@ def is_arranged(connection: Connection, job_id: int) -> bool:
 
 def code(connection: Connection, job_id: int) -> list[dict[str, str]]:
     """The digests of a function's files, by path, for each version that finished batches of a closed job;
-    none where nobody noted them.
+    none where they were not noted.
     """
     statement = text("SELECT code FROM jobs WHERE id = :id")
     found: list[dict[str, str]] | None = connection.scalar(statement, {"id": job_id})

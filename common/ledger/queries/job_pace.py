@@ -70,16 +70,16 @@ ONE = text(f"""
 
 
 def stands(told: int, waiting: int, workers: int, rows_left: int) -> bool:
-    """Whether a job of which `told` outages are known stands still: `waiting` children of its `workers`
-    wait, or no row is left, so that its end waits.
+    """Whether a job stands still, of which `told` outages are known: all of its `workers` are among the `waiting`
+    children, or no row is left and the end of the job waits.
     """
     return told > 0 and (rows_left == 0 or waiting >= workers)
 
 
 def _looked(row: RowMapping) -> Looked:
-    """Without a worker that has the engine nobody knows when the job ends. A job that waits for files
-    has no rate, and neither has one whose every worker, or whose end, waits for something that is away:
-    its rate is one of before.
+    """A row with its rates. Without a worker that has the engine, the end of the job is unknown. A job that waits
+    for files has no rate, and neither has a job of which every worker, or the end, waits for something that is
+    away: the measured rate is an old one.
     """
     values = dict(row)
     left = values["rows_total"] - values["rows_done"] - values["rows_failed"]

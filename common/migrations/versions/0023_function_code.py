@@ -7,7 +7,7 @@ down_revision = "0022"
 branch_labels = None
 depends_on = None
 
-# Children and reapers of an older release write neither column, so that compatible_from stays as it is.
+# Children and reapers of an older release write neither column, so compatible_from stays as it is.
 COLUMNS = """
 ALTER TABLE workers ADD COLUMN code jsonb;
 COMMENT ON COLUMN workers.code IS

@@ -7,7 +7,7 @@ down_revision = "0024"
 branch_labels = None
 depends_on = None
 
-# Reapers of an older release write neither column, so that compatible_from stays as it is.
+# Reapers of an older release write neither column, so compatible_from stays as it is.
 COLUMNS = """
 ALTER TABLE jobs ADD COLUMN id_counts jsonb;
 COMMENT ON COLUMN jobs.id_counts IS

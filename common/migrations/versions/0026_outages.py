@@ -7,8 +7,8 @@ down_revision = "0025"
 branch_labels = None
 depends_on = None
 
-# Workers and reapers of an older release tell nothing, so that compatible_from stays as it is. No key
-# points to jobs: whoever tells of an outage waits for no lock of a job, and what is not told again lapses.
+# Workers and reapers of an older release tell nothing, so compatible_from stays as it is. No key
+# points to jobs: a process that tells of an outage waits for no lock of a job, and old outages lapse.
 TABLE = """
 CREATE TABLE outages (
     who text NOT NULL,

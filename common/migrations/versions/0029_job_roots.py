@@ -7,7 +7,7 @@ down_revision = "0028"
 branch_labels = None
 depends_on = None
 
-# Code of an older release neither writes nor reads them, so that compatible_from stays as it is.
+# Code of an older release neither writes nor reads them, so compatible_from stays as it is.
 COLUMNS = """
 ALTER TABLE jobs ADD COLUMN roots text[], ADD COLUMN uploads text;
 COMMENT ON COLUMN jobs.roots IS

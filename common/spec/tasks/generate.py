@@ -216,7 +216,7 @@ class GenerateTask(TaskSection):
 
     @property
     def samples(self) -> int:
-        """As the sampling says."""
+        """The samples of a row, as the sampling says."""
         return self.sampling.n
 
     @property

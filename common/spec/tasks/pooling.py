@@ -18,7 +18,7 @@ class EmbedTask(TaskSection):
         None,
         ge=1,
         le=65_536,
-        description="Keep the first so many, for models trained for it (Matryoshka), before they "
+        description="Number of leading dimensions to keep, for models trained for it (Matryoshka), before they "
         "are normalised. All when absent.",
     )
     normalize: bool | None = Field(

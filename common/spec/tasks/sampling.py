@@ -14,7 +14,7 @@ from pydantic import (
 from nightshift.common.spec.sections import STORED, Absent, Section
 
 MOST_SAMPLES = 128
-"""Of one row: they share the row's place in a batch, and other rows wait for all of them."""
+"""Most samples of one row: they share the row's place in a batch, and other rows wait for all of them."""
 
 THINKING_TOKENS = 8192
 """Longest answer of a model that thinks, thoughts included, where a spec names none; makers of this year's
@@ -58,7 +58,9 @@ class Sampling(Section):
     )
     min_tokens: int = Field(0, ge=0, description="Shortest answer, in tokens.")
     stop: list[str] = Field(default_factory=list, description="Strings that end the answer.")
-    ignore_eos: bool = Field(False, description="Go on to max_tokens; for benchmarks.")
+    ignore_eos: bool = Field(
+        False, description="Generate max_tokens, past the end of the answer; for benchmarks."
+    )
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of the job; a row's own is derived.")
     n: int = Field(
         1,
@@ -73,7 +75,7 @@ class Sampling(Section):
         ge=0,
         le=1_000_000,
         description="Column `logprobs`: of each token of the answer its log probability before "
-        "temperature and penalties, and those of so many of the likeliest tokens; with output among the "
+        "temperature and penalties, and those of this many of the likeliest tokens; with output among the "
         "allowed ones. Above 20 an argument of the engine, too.",
     )
     prompt_logprobs: Absent[int] = Field(

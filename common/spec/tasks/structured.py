@@ -54,7 +54,7 @@ class StructuredOutput(Section):
 
     @field_serializer("json_schema")
     def _for_ledger(self, value: dict[str, Any] | None, info: FieldSerializationInfo) -> object:
-        """As text: Postgres sorts the keys of its JSON, and models write properties in order."""
+        """The schema as text: Postgres sorts the keys of its JSON, and models write properties in order."""
         return json.dumps(value) if info.context == STORED and value is not None else value
 
     @field_validator("json_schema")

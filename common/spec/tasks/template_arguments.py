@@ -36,7 +36,7 @@ COLUMN = "column"
 
 
 def check(arguments: Mapping[str, Any], *, thinks_by_word: bool) -> None:
-    """ValueError for an argument that a job may not set. `thinks_by_word` says that the spec turns
+    """ValueError for an argument that a job must not set. `thinks_by_word` says that the spec turns
     thinking on or off by task.thinking.
     """
     for name, value in arguments.items():

@@ -126,10 +126,10 @@ def pause_job(call: Call) -> dict[str, Any]:
 
 
 def resume_job(call: Call) -> dict[str, Any]:
-    """A paused job goes on, with another `budget` where one is given."""
+    """Resumes a paused job, with another `budget` where one is given."""
     budget = call.json().get("budget")
     if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int | float)):
-        raise ApiError(400, "budget is no number", param="budget")
+        raise ApiError(400, "budget must be a number", param="budget")
     return _answered(job_moves.resume(call.ledger, _found(call), budget, call.context.here()))
 
 
@@ -144,7 +144,7 @@ def retry_job(call: Call) -> dict[str, Any]:
 
     kind = call.json().get("kind")
     if kind is not None and kind not in list(RowErrorKind):
-        raise ApiError(400, f"kind is none of {', '.join(RowErrorKind)}", param="kind")
+        raise ApiError(400, f"kind is not one of {', '.join(RowErrorKind)}", param="kind")
     wanted = None if kind is None else RowErrorKind(kind)
     job = _found(call)
     allowed = access.may_reopen(call.caller, job)
@@ -161,7 +161,7 @@ def change_job(call: Call) -> dict[str, Any]:
     given = call.json()
     if unknown := sorted(given.keys() - fields.CHANGEABLE):
         known = ", ".join(sorted(fields.CHANGEABLE))
-        raise ApiError(400, f"{unknown[0][:50]!r} is none of {known}", param=unknown[0][:50])
+        raise ApiError(400, f"{unknown[0][:50]!r} is not one of {known}", param=unknown[0][:50])
     if not given:
         raise ApiError(400, "the body names no field that changes")
     job = _found(call)

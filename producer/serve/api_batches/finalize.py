@@ -40,7 +40,7 @@ from nightshift.producer.serve.ledger.api_batches import ApiBatch, ApiBatchStatu
 log = structlog.get_logger(__name__)
 
 ROWS_A_CHECK = 10_000
-"""Rows that are written between two looks whether the reaper still has the batch."""
+"""Rows between two checks that the reaper still holds the batch."""
 
 TRIED_FOR = timedelta(hours=1)
 """How long a batch is tried whose results cannot be read: an operator may bring lost files back."""

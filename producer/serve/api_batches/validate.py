@@ -35,7 +35,7 @@ from nightshift.producer.submit.submit import submit
 log = structlog.get_logger(__name__)
 
 LINES_A_CHECK = 20_000
-"""Lines that are read between two looks whether the reaper still has the batch."""
+"""Lines between two checks that the reaper still holds the batch."""
 
 
 def validate_once(ledger: Ledger, settings: Settings, who: str) -> bool:
@@ -110,7 +110,7 @@ def _validate(
 
 
 def _table(settings: Settings) -> ModelTable:
-    """The operator's table of models; Retryable while it cannot be used, which no client can mend."""
+    """The operator's table of models; Retryable while it cannot be used: no client can repair it."""
     try:
         return model_table.load(settings.serve_models)
     except BadInput as error:

@@ -126,7 +126,7 @@ def move_batch(visit: Visit) -> Response:
     batch, do = _batch(visit), (visit.form.get("do") or [""])[0]
     moves = {"cancel": api_batches.cancel_batch, "retry": api_batches.retry_batch}
     if do not in moves:
-        raise ApiError(400, "do is none of cancel and retry", param="do")
+        raise ApiError(400, "do is not one of cancel and retry", param="do")
     moves[do](visit.call(batch.tenant))
     return seen_at(f"/batches/{batch.id}")
 

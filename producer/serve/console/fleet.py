@@ -54,7 +54,7 @@ def live_fleet(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
             named = {slot["job"] for slot in seen.slots if slot["job"]}
             hidden = job_facts.foreign(connection, tenant, named)
         hosts: dict[str, list[Any]] = {}
-        for slot in seen.slots:  # by pool, so that a host may come twice
+        for slot in seen.slots:  # sorted by pool: a host may come twice
             hosts.setdefault(slot["host"], []).append(slot)
         return render.fragment(
             "fleet_live.html",
@@ -84,7 +84,7 @@ def move_machine(visit: Visit) -> Response:
     elif do == "uncordon":
         machines.uncordon(visit.ledger, name)
     else:
-        raise ApiError(400, "do is none of cordon, drain and uncordon", param="do")
+        raise ApiError(400, "do is not one of cordon, drain and uncordon", param="do")
     return seen_at("/fleet")
 
 

@@ -143,7 +143,7 @@ def move_job(visit: Visit) -> Response:
     """Pauses, resumes or cancels the job."""
     job, do = visit.job(), (visit.form.get("do") or [""])[0]
     if do not in MOVES:
-        raise ApiError(400, "do is none of pause, resume and cancel", param="do")
+        raise ApiError(400, "do is not one of pause, resume and cancel", param="do")
     MOVES[do](visit.ledger, job)
     return seen_at(f"/jobs/{job.id}")
 

@@ -145,7 +145,7 @@ def move_jobs(visit: Visit) -> Response:
     """Pauses, resumes or cancels the jobs that are picked. One that cannot is left as it is."""
     move = MOVES.get((visit.form.get("do") or [""])[0])
     if move is None:
-        raise ApiError(400, "do is none of pause, resume and cancel", param="do")
+        raise ApiError(400, "do is not one of pause, resume and cancel", param="do")
     refused = []
     for given in visit.form.get("job", []):
         try:

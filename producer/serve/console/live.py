@@ -1,4 +1,4 @@
-"""Pages that change while somebody looks: one poller a process looks once a second for all of them."""
+"""Pages that change while a browser shows them: one poller a process looks once a second for all of them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable
@@ -16,7 +16,7 @@ LOOK_SECONDS = 1.0
 """Pause between two looks."""
 
 QUIET_SECONDS = 15.0
-"""After so long without a change whoever follows a view is told that there was none."""
+"""After this time without a change, browsers that follow a view are told that there was none."""
 
 MOST_LOOKS = 8
 """Looks at once: threads that a server has for other requests, too."""
@@ -38,7 +38,7 @@ class View:
 
 
 class Live:
-    """The views that somebody looks at. Two browsers with the same key share one view and its look."""
+    """The views that browsers follow. Two browsers with the same key share one view and its look."""
 
     def __init__(self) -> None:
         self._views: dict[Hashable, View] = {}
@@ -47,7 +47,7 @@ class Live:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody looks, and the poller has ended."""
+        """Whether no browser follows a view, and the poller has ended."""
         return not self._views and (self._poller is None or self._poller.done())
 
     async def follow(self, key: Hashable, look: Look) -> AsyncGenerator[str | None]:
@@ -74,7 +74,7 @@ class Live:
                 del self._views[key]
 
     async def _poll(self) -> None:
-        """Looks at every view, again and again; ends when nobody looks."""
+        """Looks at every view, again and again; ends when no browser follows one."""
         while self._views:
             for view in list(self._views.values()):
                 # A look that takes long holds up no other view.

@@ -117,7 +117,7 @@ def try_new(visit: Visit) -> Response:
     form = {name: values[0].rstrip() for name, values in visit.form.items()}
     do = form.get("do")
     if do not in ("preview", "yaml", "estimate", "pilot", "submit"):
-        raise ApiError(400, "do is none of preview, estimate, pilot and submit", param="do")
+        raise ApiError(400, "do is not one of preview, estimate, pilot and submit", param="do")
     try:
         if do == "yaml":
             text = yaml.safe_dump(assembled(form, _models(visit)), sort_keys=False)

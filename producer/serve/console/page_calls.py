@@ -95,7 +95,7 @@ class Visit:
 
 
 def job_of(ledger: Ledger, scope: str | None, given: str) -> Job:
-    """A job by its number, as whoever looks writes the number; ApiError 404."""
+    """A job by its number, as the user wrote it; ApiError 404 where the user sees no such job."""
     number = int(given) if given.isascii() and given.isdigit() and len(given) < 19 else 0
     with ledger.transaction() as connection:
         found = tenant_jobs.get(connection, scope, number)
@@ -107,15 +107,15 @@ def job_of(ledger: Ledger, scope: str | None, given: str) -> Job:
 Handler = Callable[[Visit], Response]
 
 LivePage = Callable[[Visit], tuple[Hashable, Callable[[], str]]]
-"""What a live page shows: a key that browsers with the same view share, and the look itself."""
+"""Gives, for a live page, a key that browsers with the same view share, and a function that makes the page."""
 
 
 Slow = Callable[[Context], SlowWork]
-"""The threads of what takes long."""
+"""Gives the threads for work that takes long."""
 
 
 def page(path: str, handler: Handler, *, slow: Slow | None = None) -> Route:
-    """A page that somebody looks at, made in the turn of its tenant if it is `slow`."""
+    """The route of a page that is read. The page is made in the turn of its tenant if it is `slow`."""
 
     async def endpoint(request: Request) -> Response:
         return await _answered(request, lambda found: handler(Visit(request, found, {})), slow=slow)
@@ -124,14 +124,14 @@ def page(path: str, handler: Handler, *, slow: Slow | None = None) -> Route:
 
 
 def action(path: str, handler: Handler, *, slow: Slow | None = None) -> Route:
-    """A form that changes something: from a page of this server, by somebody who may, with audit rows; in
-    the turn of its tenant if it is `slow`.
+    """The route of a form that changes something. The form must come from a page of this server, and its user must
+    have the right. Changes write audit rows. The work is done in the turn of its tenant if it is `slow`.
     """
 
     async def endpoint(request: Request) -> Response:
         try:
             found = await to_thread.run_sync(looker, request, limiter=ENTRANCE)
-            _refuse_change(request, found)  # whoever may not is read no further
+            _refuse_change(request, found)  # the body of a refused user is not read
             form = form_fields(await body(request))
         except Exception as error:
             return _told(request, error)

@@ -118,7 +118,7 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(value: datetime | None) -> Markup:
-    """A time, which the browser shows in the zone of whoever looks."""
+    """A time, which the browser shows in its own time zone."""
     if value is None:
         return Markup("—")
     shown = f"{value.astimezone():%Y-%m-%d %H:%M:%S %Z}"

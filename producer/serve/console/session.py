@@ -35,7 +35,7 @@ class Session:
         self._used = threading.Lock()
 
     def enter(self, ticket: str) -> str | None:
-        """What the cookie holds, for whoever comes first with the ticket; None for all others."""
+        """The value of the cookie, for the browser that comes first with the ticket; None for all others."""
         fits = secrets.compare_digest(ticket.encode(), self.ticket.encode())
         return self._secret if fits and self._used.acquire(blocking=False) else None
 
@@ -46,7 +46,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Looker:
-    """Somebody who looks; `scope` is the tenant whose jobs are seen, None for every job."""
+    """The user of a browser; `scope` is the tenant whose jobs are seen, None for every job."""
 
     caller: Caller
     host: str

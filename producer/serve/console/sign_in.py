@@ -62,7 +62,7 @@ def _is_https(request: Request) -> bool:
 
 
 async def enter(request: Request) -> Response:
-    """Opens the pages for whoever comes first with the link that a command printed."""
+    """Opens the pages for the browser that comes first with the link that a command printed."""
     session: Session | None = request.app.state.session
     if session is not None and (secret := session.enter(request.query_params.get("ticket", ""))):
         return _opened("/", session.cookie, secret, request)

@@ -89,8 +89,8 @@ TOLD_TO_END = text(f"""
       AND j.state IN ('running', 'paused') AND {FREE}
     ORDER BY b.seq LIMIT :most FOR UPDATE OF b SKIP LOCKED
 """)
-"""Batches that were cancelled or have expired, and whose job runs all the same: somebody who put its rows
-back has died before he saw that.
+"""Batches that were cancelled or have expired although their job runs: the process that put its rows back died
+before it saw that.
 """
 
 END = text(f"""
@@ -255,7 +255,7 @@ def ends_as(connection: Connection, id: str) -> ApiBatchStatus | None:
 
 
 def cancel_job(connection: Connection, job_id: int) -> None:
-    """A job that is over already keeps its state, and one that was deleted has none."""
+    """Cancels the job of a batch. A job that is over keeps its state, and a deleted job has none."""
     if jobs.get(connection, job_id) is not None and not jobs.lock(connection, job_id).over:
         jobs.cancel(connection, job_id)
 
@@ -263,8 +263,8 @@ def cancel_job(connection: Connection, job_id: int) -> None:
 def _taken(
     connection: Connection, choice: Any, change: Any, who: str
 ) -> tuple[ApiBatch, Hold] | None:
-    """The batch that was chosen and locked, once it is held: the choice may not know yet who has taken the batch
-    a moment ago.
+    """The batch that was chosen and locked, with its hold. None where no batch waits, or where another process
+    has just taken the batch: the choice cannot see that yet.
     """
     chosen = connection.scalar(choice)
     hold = None if chosen is None else holds.take(connection, Kind.API_BATCH, chosen, who)

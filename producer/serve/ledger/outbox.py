@@ -64,7 +64,7 @@ TAKE = text("""
         ORDER BY next_try_at, created_at, id LIMIT 1 FOR UPDATE SKIP LOCKED)
     RETURNING o.id, o.endpoint_id, e.url, o.body, o.tries
 """)
-"""The event that is due for longest; whoever takes it has FIRST_PAUSE_SECONDS before the next try."""
+"""The event that is due for longest. The process that takes it has FIRST_PAUSE_SECONDS before the next try."""
 
 FAILED = text("""
     WITH failed AS (
@@ -101,7 +101,7 @@ ENDPOINTS = text("""
 
 
 def write(connection: Connection, batch_id: str) -> None:
-    """Notes the end of a batch for whoever wants to hear of it; in the transaction of that end."""
+    """Notes the end of a batch for the addresses that want to hear of it; in the transaction of that end."""
     connection.execute(WRITE, {"id": batch_id})
 
 
@@ -120,14 +120,14 @@ def delivered(connection: Connection, id: str) -> None:
 
 def failed(connection: Connection, id: str, error: str) -> None:
     """The receiver does not have the event, and hears of no other before its next try. After
-    GIVEN_UP_AFTER_SECONDS nobody tries again.
+    GIVEN_UP_AFTER_SECONDS there is no further try.
     """
     given = {"id": id, "error": error, "most": GIVEN_UP_AFTER_SECONDS}
     connection.execute(FAILED, given)
 
 
 def forget(connection: Connection, days: int, most: int) -> int:
-    """Deletes at most `most` events that were sent, or given up, so many days ago; returns how many."""
+    """Deletes at most `most` events that were sent or given up more than `days` days ago; returns how many."""
     return connection.execute(FORGET, {"days": days, "most": most}).rowcount
 
 

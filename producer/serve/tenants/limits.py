@@ -25,15 +25,15 @@ def bound(tenant: Tenant, spec: JobSpec) -> JobSpec:
 
 
 def refusal(tenant: Tenant, spec: JobSpec, store: str | None) -> str | None:
-    """Why a spec is beyond what its tenant may do, in one sentence; None where it is not. What lies in
-    the `store` of all tenants, or around it, is none of its folders, but for inputs that it has uploaded.
+    """Why a tenant may not run a spec, in one sentence; None where it may. The `store` of all tenants and the
+    folders around it are closed to a tenant, except for inputs that it has uploaded.
     """
     if why := place_refusal(tenant, spec):
         return why
     if isinstance(spec.engine, FunctionEngineSpec) and not tenant.callables:
-        return "this tenant may not run functions: engine.backend function"
+        return "this tenant is not allowed to run functions: engine.backend function"
     if isinstance(spec.engine, OpenaiEngineSpec) and not tenant.remotes:
-        return "this tenant may not name a server: engine.base_url"
+        return "this tenant is not allowed to name a server: engine.base_url"
     if isinstance(spec.engine, VllmEngineSpec | TransformersEngineSpec) and _is_relative(
         spec.engine.model
     ):
@@ -58,13 +58,15 @@ def place_refusal(tenant: Tenant, spec: JobSpec) -> str | None:
             f"priority {spec.priority} is above {tenant.max_priority}, the highest of this tenant"
         )
     if tenant.pools is not None and spec.pool not in tenant.pools:
-        return f"the pool {spec.pool} is none of this tenant's: {', '.join(tenant.pools) or 'none'}"
+        return (
+            f"the pool {spec.pool} is not one of this tenant's: {', '.join(tenant.pools) or 'none'}"
+        )
     return None
 
 
 def quota_refusal(tenant: Tenant, reserved: tuple[int, int], asked: tuple[int, int]) -> str | None:
-    """Why so many rows and tokens more are beyond what the tenant may have open at once, beside what it
-    has `reserved`; None where they are not.
+    """Why the rows and tokens that are `asked` for, beside those `reserved`, are more than the tenant may have
+    open at once; None where they are not.
     """
     kinds = (("rows", tenant.max_rows), ("tokens", tenant.max_tokens))
     for (what, most), has, wants in zip(kinds, reserved, asked, strict=True):
@@ -77,8 +79,8 @@ def quota_refusal(tenant: Tenant, reserved: tuple[int, int], asked: tuple[int, i
 
 
 def stored_refusal(tenant: Tenant, stored: tuple[int, int], asked: tuple[int, int]) -> str | None:
-    """Why so many files and bytes more are beyond what the tenant may have stored, beside those that are
-    `stored`; None where they are not.
+    """Why the files and bytes that are `asked` for, beside those `stored`, are more than the tenant may have
+    stored; None where they are not.
     """
     kinds = (("files", tenant.max_files), ("bytes", tenant.max_bytes))
     for (what, most), has, wants in zip(kinds, stored, asked, strict=True):

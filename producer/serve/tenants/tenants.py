@@ -38,7 +38,7 @@ def create_key(
     known: tuple[Role, ...] = get_args(Role)
     found = next((each for each in known if each == role), None)
     if found is None:
-        raise BadInput(f"--role {role!r} is none of {', '.join(known)}")
+        raise BadInput(f"--role {role!r} is not one of {', '.join(known)}")
     if len(name) > LONGEST_NAME or not name.isprintable():
         raise BadInput(f"--name has at most {LONGEST_NAME} letters in one line")
     ends = _moment(expires)
@@ -173,7 +173,7 @@ def _pools(_field: str, value: Value) -> tuple[str, ...] | None:
         return None
     for name in value:
         if not re.fullmatch(job.NAME, name):
-            raise BadInput(f"--pool {name[:100]!r} is no name of a pool")
+            raise BadInput(f"--pool {name[:100]!r} is not a valid name of a pool")
     return tuple(dict.fromkeys(value))
 
 

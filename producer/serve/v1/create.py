@@ -83,7 +83,7 @@ class CreateBatch(BaseModel):
     @classmethod
     def _known(cls, value: str) -> str:
         if value not in ENDPOINTS:
-            raise ValueError(f"{value[:100]!r} is none of {', '.join(ENDPOINTS)}")
+            raise ValueError(f"{value[:100]!r} is not one of {', '.join(ENDPOINTS)}")
         return value
 
     @field_validator("completion_window")
@@ -91,7 +91,7 @@ class CreateBatch(BaseModel):
     def _window(cls, value: str) -> str:
         if not 0 < window_seconds(value) <= LONGEST_WINDOW_SECONDS:
             raise ValueError(
-                f"{value[:50]!r} is no number of minutes, hours or days up to 30d, such as 24h"
+                f"{value[:50]!r} must be a number of minutes, hours or days up to 30d, such as 24h"
             )
         return value
 

@@ -11,7 +11,7 @@ def limit(call: Call, *, default: int, most: int) -> int:
         return default
     if not given.isascii() or not given.isdigit() or len(given) > 9 or not 1 <= int(given) <= most:
         raise ApiError(
-            400, f"limit is {given[:20]!r}, and it is a number from 1 to {most:,}", param="limit"
+            400, f"limit is {given[:20]!r}, but must be a number from 1 to {most:,}", param="limit"
         )
     return int(given)
 
@@ -20,5 +20,5 @@ def descending(call: Call) -> bool:
     """Whether the newest come first."""
     given = call.query.get("order", "desc")
     if given not in ("asc", "desc"):
-        raise ApiError(400, f"order is {given[:20]!r}, and it is asc or desc", param="order")
+        raise ApiError(400, f"order is {given[:20]!r}, but must be asc or desc", param="order")
     return given == "desc"

@@ -19,7 +19,7 @@ from nightshift.producer.serve.slow import from_store
 log = structlog.get_logger(__name__)
 
 CURSOR = "x-nightshift-cursor"
-"""Header of the answer that says where the next request goes on."""
+"""Header of the answer with the cursor of the next request."""
 
 PIECE_BYTES = 64 * 1024
 """Bytes of lines that are sent together, at least."""
@@ -33,7 +33,11 @@ def stream_results(call: Call) -> Response:
     """
     given = call.query.get("after", "0")
     if not given.isascii() or not given.isdigit() or len(given) > 19:
-        raise ApiError(400, f"after is {given[:30]!r}, and it is a cursor", param="after")
+        raise ApiError(
+            400,
+            f"after is {given[:30]!r}, but must be a cursor, as the header x-nightshift-cursor has it",
+            param="after",
+        )
     with call.ledger.transaction() as connection:
         batch = api_batches.get(connection, call.caller.tenant, call.path["id"])
         if batch is None:

@@ -128,7 +128,7 @@ def judged(spec: JobSpec, plan: Plan, cache_tokens: int | None) -> Worth:
         raise BadInput("requests that begin with an image are not judged")
     engine = spec.engine
     if not isinstance(engine, VllmEngineSpec) or spec.task.runner != "generate":
-        raise BadInput("an order is judged by what vLLM's prefix cache keeps")
+        raise BadInput("an order is judged for vLLM's prefix cache alone")
     if engine.args.get("enable_prefix_caching") is False:
         raise BadInput("the engine has no prefix cache (enable_prefix_caching)")
     unread = _unread_bytes(spec, plan)
@@ -138,7 +138,7 @@ def judged(spec: JobSpec, plan: Plan, cache_tokens: int | None) -> Worth:
         )
     cache_tokens = kept_tokens(engine.args, cache_tokens)
     if cache_tokens == 0:
-        raise BadInput("the engine has no prefix cache, by what it said when it was loaded last")
+        raise BadInput("the engine reported no prefix cache at its last load")
     return worth(sharing_sample(spec, plan, by), cache_tokens)
 
 

@@ -40,7 +40,7 @@ LEAD_CHARACTERS = 512
 rows of more than a few kilobytes with the memory that it gets."""
 
 LEAST_LEAD_CHARACTERS = 16
-"""Of one column, however many there are."""
+"""Least characters of one column that are compared, however many columns there are."""
 
 MOST_CHARACTERS = 65_536
 """Beginnings up to this length stand together where they are equal."""

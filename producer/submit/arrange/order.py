@@ -1,4 +1,4 @@
-"""By which columns rows are sorted: those that a request shows, in the order in which it shows them."""
+"""The columns by which rows are sorted: those that a request shows, in the order in which it shows them."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,8 @@ def sort_columns(spec: JobSpec, schema: pa.Schema) -> list[str]:
     """The columns, the one that a request begins with first; none where requests show none.
 
     Rows that agree in the first of them have requests with the same beginning, at least up to the
-    place where the second is shown. A function is given its columns in their order, without the id.
+    place where the second is shown. For a function, the rows are sorted by its columns, in the order
+    of `columns` or of the schema, without the id.
     """
     task = spec.task
     if isinstance(task, RequestsTask):
@@ -35,7 +36,8 @@ def _shown(task: GenerateTask) -> Iterator[str]:
     for message in task.messages or ():
         for part in message.parts:
             yield from [part.column] if isinstance(part, ImagePart) else _named([part.text])
-    # Not sampling.max_tokens_column: copies of before were sorted without it, and are made again as they were.
+    # sampling.max_tokens_column is left out: copies of earlier releases were sorted without that column, and
+    # are made again in the same order.
     yield from task.sampling_columns.named.values()
 
 

@@ -36,8 +36,8 @@ MANY = 3
 
 @dataclass(frozen=True, slots=True)
 class Beginnings:
-    """What one row shows: its characters, and the digests of its beginnings at lengths that grow by a
-    quarter each, the last of them that of the whole text.
+    """The text that one row shows: its number of characters, and the digests of its beginnings at lengths that
+    grow by a quarter each. The last digest is that of the whole text.
     """
 
     characters: int

@@ -22,9 +22,9 @@ def packed(rows: pa.Table) -> pa.Buffer:
 
 
 def unpacked(head: Mapping[str, Any], streams: bytes, sizes: Sequence[int]) -> list[Found]:
-    """What became of calls with so many rows.
+    """The results of calls; each has the number of rows in `sizes`.
 
-    Raises whatever comes of a reply that is none: user code shares the process that wrote it.
+    Any exception may come of a reply that is malformed: user code shares the process that wrote the reply.
     """
     problems = {int(call): str(problem) for call, problem in head["problems"].items()}
     outcomes: dict[int, Outcome] = {

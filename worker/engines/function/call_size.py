@@ -16,12 +16,12 @@ class CallSize:
     _fitting: int = 0
 
     def too_large(self, rows: int) -> None:
-        """A call with so many rows ended its process, and none of the rows did so by itself."""
+        """A call with `rows` rows ended its process, and none of the rows did so by itself."""
         self.most_rows = min(self.most_rows, rows - 1)
         self._fitting = 0
 
     def fitted(self, rows: int) -> None:
-        """A call with so many rows came back."""
+        """A call with `rows` rows came back."""
         self._fitting += 2 * rows > self.most_rows
         if self._fitting >= GROW_CALLS:
             self.most_rows *= 2

@@ -35,7 +35,8 @@ batch and two more to be found: 10 of them in a batch of 256 rows."""
 
 LEAST_RESTART_SECONDS = 60.0
 RESTART_LOADS = 3.0
-"""A process that is started again has so long, or so many times what the first load took."""
+"""A process that is started again may load for LEAST_RESTART_SECONDS, or for RESTART_LOADS times what the first
+load took, whichever is longer."""
 
 GATHER_SECONDS = 0.005
 """How long a quick function waits for more small batches, whose calls then share a message: a thread

@@ -58,7 +58,7 @@ class HostDied(Exception):
 
 
 class Host(Protocol):
-    """What calls a function; for one thread at a time, but for `close`."""
+    """Calls a function. One thread at a time may use it, except for `close`."""
 
     row_seconds: float
     """What the function took for a row in the last call; infinite before the first."""
@@ -151,7 +151,8 @@ class HostProcess:
         except Exception as error:  # the function shares the process that wrote this
             fault = f"its reply cannot be read: {type(error).__name__}: {error}"
             raise HostDied(self._ended_by(fault)) from error
-        # Between two calls nobody pays for what the last one left behind.
+        # The memory limit is checked here, between two calls. A process that kept too much ends now, so no
+        # later call fails because of it.
         if (too_large := self._too_large()) is not None:
             self._ended_by(too_large)
         return found
@@ -223,7 +224,7 @@ class HostProcess:
         if self._unwanted():
             self._unwanted_seconds += passed
             if self._unwanted_seconds > UNWANTED_SECONDS:
-                return "nobody wants its call any more"
+                return "its call is not wanted any more"
         if self._left < 0:
             self._was_late = True
             return f"it took more than {self._seconds:g} s"

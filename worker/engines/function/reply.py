@@ -137,7 +137,7 @@ def _part(columns: Columns, places: Sequence[int]) -> Columns:
 
 
 def _plain_array(values: Sequence[Any]) -> pa.Array | None:
-    """The values as an array, where all but nulls are of one plain type; else None."""
+    """The values as an array, where all values except nulls are of one plain type; else None."""
     types = set(map(type, values)) - {NoneType}
     with suppress(Exception):  # half of a character, or a number that is too large
         if len(types) <= 1 and types <= PLAIN:
@@ -189,7 +189,7 @@ def _is_kept(value: Any, got: Any) -> bool:
         return all(_is_kept(value.get(key), got[key]) for key in got)
     if isinstance(got, list):
         types = set(map(type, value))
-        # Without a call for each of the many numbers of a vector.
+        # Lists of plain values are compared at once: a vector has many numbers, and a call for each is slow.
         if len(types) == 1 and types <= PLAIN and list(value) == got:
             return True
         return all(map(_is_kept, value, got))

@@ -34,7 +34,7 @@ class Endpoint(Protocol):
             return self.outcomes(response)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             return RequestError(
-                f"the server's answer is none of the OpenAI API ({type(error).__name__}: {error})"
+                f"the server's answer is not one of the OpenAI API ({type(error).__name__}: {error})"
             )
 
     def refusal(self, error: RequestError) -> Refusal:
@@ -61,7 +61,7 @@ def usage(data: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def reasoning_tokens(data: Mapping[str, Any]) -> int:
-    """Of the output tokens those of thoughts, as the server counts them; 0 where it counts none."""
+    """How many of the output tokens are thoughts, as the server counts them; 0 where it counts none."""
     counts = data.get("usage")
     if not isinstance(counts, Mapping):
         return 0

@@ -93,8 +93,9 @@ class OpenaiEngine:
             raise
 
     def resolve(self, task: Task) -> Mapping[str, Any]:
-        """Answers are parted by what the server says of them, since only the server knows its model; the longest
-        answer is that of a model that thinks where the job turns thinking on and names none.
+        """What is fixed for a job. The server itself says which part of an answer is a thought, since only the
+        server knows its model. Where the job turns thinking on and names no longest answer, that of a model that
+        thinks counts.
         """
         if not isinstance(task, GenerateTask):
             return {}
@@ -279,7 +280,7 @@ def _too_few(found: Sequence[Outcome], n: int) -> list[Outcome]:
     """The outcomes of a request for n samples of which the server gave fewer: no vote of theirs would be one
     of n. The tokens of all count with the first, as in `found`.
     """
-    why = f"the server returned {len(found)} of {n} samples: it may not know the field n"
+    why = f"the server returned {len(found)} of {n} samples: perhaps it does not know the field n"
     missing = Refusal(RowErrorKind.INVALID_OUTPUT, why)
     spent = ("prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
     first = replace(missing, **{name: getattr(found[0], name) for name in spent})

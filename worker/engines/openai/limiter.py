@@ -1,8 +1,9 @@
 """The rate that a fleet holds towards one model of one server: a token bucket in Redis.
 
-A bucket is one number, the time up to which its rate is used up (the "theoretical arrival time" of
-ATM's generic cell rate algorithm). A request goes when that time is not ahead, and moves it on by
-what the request costs at the rate of its own job: jobs with different rates share one minute.
+For each of its two rates (requests, tokens) a bucket keeps the time until which the rate is spent (the
+"theoretical arrival time" of ATM's generic cell rate algorithm). A request is sent when neither time is
+ahead. The request then moves each time on by its cost at the rate of its own job: jobs with different
+rates share one bucket.
 """
 
 import asyncio
@@ -25,14 +26,14 @@ BURST_SECONDS = 1.0
 """How much an idle bucket saves up: servers also count over less than a minute."""
 
 MEMBER_SECONDS = 60.0
-"""A child that has sent nothing for so long takes no share of the rate."""
+"""A child that has sent nothing for this time has no share of the rate."""
 
 MAX_SLEEP_SECONDS = 5.0
 """Longest sleep before the bucket is asked again: meanwhile a pause may have become longer, or
-tokens may have been given back."""
+reserved tokens may have been returned."""
 
 REDIS_TIMEOUT_SECONDS = 2.0
-"""A Redis that does not answer for so long counts as away."""
+"""A Redis that does not answer within this time counts as away."""
 
 REDIS_RETRY_SECONDS = 5.0
 """Pause before a Redis that is away is asked again."""
@@ -169,7 +170,7 @@ class Limiter:
         return reservation
 
     async def correct(self, reservation: Reservation, used: int) -> None:
-        """Gives back tokens that were reserved and not used, or takes those used beyond that."""
+        """Returns tokens that were reserved and not used, or takes tokens that were used and not reserved."""
         if reservation.estimate > 0 and used > 0:
             self._ratio += RATIO_WEIGHT * (used / reservation.estimate - self._ratio)
         _, seconds = self.rates.seconds(used - reservation.reserved)
@@ -181,7 +182,7 @@ class Limiter:
             await self._ask_redis(lambda: self._move_tokens(seconds))
 
     async def pause(self, seconds: float) -> None:
-        """No child of the fleet sends anything for so long: the server asked for it."""
+        """No child of the fleet sends anything for `seconds`: the server asked for this pause."""
         seconds = min(seconds, MAX_PAUSE_SECONDS)
         if seconds <= 0:
             return

@@ -129,7 +129,7 @@ class PassThrough(Endpoint):
             body["model"] = self._engine.model
         if not models.is_allowed(str(body["model"]), self._allowed_models):
             raise ValueError(
-                f"the body names the model {body['model']!r}, which is none of those that "
+                f"the body names the model {body['model']!r}, which is not one of those that "
                 "NIGHTSHIFT_ALLOWED_MODELS names"
             )
         return body

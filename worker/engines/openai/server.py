@@ -98,10 +98,13 @@ async def _refuse_blocked_peer(event: str, found: dict[str, Any]) -> None:
 class RetryPolicy:
     """How long errors of the server are retried.
 
-    Backoff is exponential with full jitter between 0 and `longest_backoff_seconds`. After `tries`
-    failures, or `limited_tries` answers of "too many requests", either the row or the server is
-    to blame. After `outage_seconds` without an answer to any row, the batch is given back. A probe
-    may take `probe_seconds`, and its result is valid for `probe_valid_seconds`.
+    Backoff is exponential with full jitter between 0 and `longest_backoff_seconds`.
+
+    The server is judged after `tries` failures, after `limited_tries` answers of "too many requests", after a
+    timeout, and after `outage_seconds` without an answer to any row. If the server has answered another
+    row meanwhile, or answers a probe, the row fails. If not, a refused key or account pauses the job, a
+    timeout or an outage releases the batch, and after any other failure the row is tried again. A probe may
+    take `probe_seconds`, and its result is valid for `probe_valid_seconds`.
     """
 
     tries: int = 6
@@ -197,11 +200,11 @@ class Server:
             return True
         if error.needs_person:
             raise EngineRefused(
-                f"{self._base_url} refuses this worker's requests ({error}): mend the key or the "
+                f"{self._base_url} refuses this worker's requests ({error}): correct the key or the "
                 "account, then resume the job"
             )
         if error.is_timeout or is_outage:
-            raise EngineUnavailable(f"{self._base_url} serves nobody: {error}")
+            raise EngineUnavailable(f"{self._base_url} answers no request: {error}")
         return False
 
     async def _serves(self, endpoint: Endpoint) -> bool:

@@ -121,7 +121,7 @@ class TransformersEngine:
             try:
                 self._pass(rows)
             except BaseException as error:  # no other thread computes: the engine is dead
-                self._died = f"PyTorch cannot go on: {type(error).__name__}: {error}"
+                self._died = f"PyTorch cannot continue: {type(error).__name__}: {error}"
                 dead = EngineDead(self._died)
                 dead.__cause__ = error
                 self.close(dead)

@@ -181,7 +181,7 @@ class Classifier(TextModel):
         self._model, loaded = found
         if loaded["missing_keys"]:
             raise EngineLoadFailed(
-                f"{spec.model!r} is no trained classifier: it has no weights for "
+                f"{spec.model!r} is not a trained classifier: it has no weights for "
                 f"{min(loaded['missing_keys'])}"
             )
         config = self._model.config

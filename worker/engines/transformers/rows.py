@@ -115,8 +115,8 @@ class RowQueue:
             return taken[::-1]
 
     def drop(self, batch: Batch, withdrawn: Collection[int] | None = None) -> int:
-        """Removes the waiting rows of a batch, or those of them that were `withdrawn` (by row_index);
-        returns how many.
+        """Removes the waiting rows of a batch, or only the ones that were `withdrawn` (by row_index); returns
+        how many.
         """
 
         def stays(row: Row) -> bool:

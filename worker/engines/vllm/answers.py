@@ -66,7 +66,7 @@ def resolve(
     if wants_split and thinking.is_named and thinking.family is None:
         raise JobRefused(
             "engine.args.reasoning_parser names a parser without markers of its own, and the model is of no family "
-            "that Nightshift knows, so that no answer can be parted from its thought: name the parser that knows "
+            "that Nightshift knows. So no answer can be parted from its thought: name the parser that knows "
             "the model's markers (docs/models.md), or leave reasoning_parser out"
         )
     splits = thinking.family is not None and wants_split
@@ -128,7 +128,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How the answers of one job are parted from their thoughts; `family` is None where they are not."""
+    """How the answers of one job are parted from their thoughts; `family` is None where they are not parted."""
 
     model: Thinking
     task: GenerateTask
@@ -136,7 +136,9 @@ class Split:
 
     @classmethod
     def of(cls, resolved: Mapping[str, Any], model: Thinking, task: GenerateTask) -> "Split":
-        """By what is fixed for the job; nothing is for a job of before, whose answers are not parted."""
+        """The split that is fixed for the job. For a job of an earlier release nothing is fixed, and its answers
+        are not parted.
+        """
         name = resolved.get("thinking")
         known = {**BY_NAME, **({model.family.name: model.family} if model.family else {})}
         return cls(model, task, known.get(name) if name else None)
@@ -202,15 +204,15 @@ class Split:
 
 
 def before_stops(text: str, stops: Sequence[str]) -> str:
-    """What stands before the first stop string, as vLLM cuts a text."""
+    """The text before the first stop string, as vLLM cuts a text."""
     places = (at for stop in stops if (at := text.find(stop)) >= 0)
     return text[: min(places, default=len(text))]
 
 
 @dataclass(frozen=True, slots=True)
 class HarmonyTokens:
-    """Of the tokens of gpt-oss's answer: `count` of the first thought, and behind how many the answer begins,
-    `start`.
+    """Counts of the tokens of an answer of gpt-oss: `count` belong to the first thought, and `start` stand before
+    the answer.
     """
 
     count: int
@@ -223,7 +225,9 @@ class HarmonyTokens:
         token_of: Callable[[str], int | None],
         decode: Callable[[Sequence[int]], str],
     ) -> "HarmonyTokens":
-        """By the headers of its messages: each ends with <|message|>, each message with another of its tokens."""
+        """Counted by the headers of the messages. A header ends with <|message|>, and a message with one of
+        HARMONY_ENDS.
+        """
         ends = {token_of(end) for end in HARMONY_ENDS}
         message = token_of(HARMONY_MESSAGE)
         count, start, header = 0, 0, 0
@@ -245,12 +249,12 @@ class HarmonyTokens:
 HARMONY_MESSAGE = "<|message|>"
 HARMONY_ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>")
 HARMONY_HEADER = ("<|start|>", "<|channel|>", "<|constrain|>")
-"""Of the tokens of gpt-oss: what ends a header, what ends a message, and what stands in a header."""
+"""Tokens of gpt-oss: the one that ends a header, those that end a message, and those that a header has."""
 
 
 def harmony(tokenizer: Any, ids: Sequence[int]) -> Parted:
-    """The answer of gpt-oss, by its token ids. What is not of its format is an answer, but for a header that was
-    cut before its message.
+    """The answer of gpt-oss, read from its token ids. Text that does not follow the format is an answer, except a
+    header that was cut before its message.
     """
     parser = HarmonyOfThoughts(tokenizer)
     result = parser.process_chunk(list(ids))

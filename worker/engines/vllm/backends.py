@@ -1,5 +1,5 @@
-"""Structured-output backends. vLLM has one for an engine's life: that of the first structured row, where
-the engine's arguments name none. Every engine here has one from its start, whatever its rows ask for.
+"""Structured-output backends. vLLM has one for an engine's life. Where the engine's arguments name none,
+the first structured row decides. Every engine here has one from its start, whatever its rows ask for.
 """
 
 import re
@@ -16,10 +16,10 @@ CONFIG = "structured_outputs_config"
 """The argument of an engine that may name a backend."""
 
 USUAL = "xgrammar"
-"""Of an engine whose arguments name none: it takes every kind of form, and most forms."""
+"""The backend of an engine whose arguments name none. It takes every kind of form, and most forms."""
 
 OTHERS = ("guidance", "outlines")
-"""For a job that the usual one refuses, in this order. outlines takes no grammar."""
+"""Backends for a job that the usual one refuses, tried in this order. outlines takes no grammar."""
 
 
 LOG_PREFIX = re.compile(r"\[[\d:]+\] \S+?:\d+: ")
@@ -29,7 +29,7 @@ LOG_PREFIX = re.compile(r"\[[\d:]+\] \S+?:\d+: ")
 def named(args: Mapping[str, Any]) -> bool:
     """Whether the arguments of an engine name a backend, and so keep it."""
     config = args.get(CONFIG)
-    # What is no mapping is for vLLM to refuse.
+    # vLLM itself refuses a value that is not a mapping.
     return config is not None and (not isinstance(config, Mapping) or "backend" in config)
 
 

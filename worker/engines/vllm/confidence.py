@@ -1,9 +1,9 @@
-"""The probability of a chosen label: that with which sampling under the choices at temperature 1 gives it.
+"""The probability of a chosen label: how often sampling among the choices at temperature 1 gives that label.
 
-At each step of such a sampling the tokens that begin at least one of the labels that are left share all
-probability. vLLM's log probabilities are brought to that sum here, those of the answer itself, which are of
-tokens that its form allows, and those of short requests, which have no form. A label has several ways to be
-spelled in tokens: the ways are summed.
+At each step only tokens that begin a remaining label may follow, and their probabilities sum to 1. This module
+scales vLLM's log probabilities to that sum. They come from the answer itself, where the grammar limits the
+tokens, and from short extra requests without a grammar. A label can be spelled in tokens in several ways: the
+probabilities of the ways are added.
 """
 
 import math
@@ -69,7 +69,9 @@ class Spelling:
 
 
 def _of_mistral(tokenizer: MistralTokenizer) -> xgrammar.TokenizerInfo:
-    """The tokens of Mistral's own tokenizers, which xgrammar does not read itself: as vLLM's backend has them."""
+    """The tokens of a tokenizer of Mistral. xgrammar cannot read such a tokenizer, so the table is built as
+    vLLM's xgrammar backend builds its own.
+    """
     kind = xgrammar.VocabType.RAW if tokenizer.is_tekken else xgrammar.VocabType.BYTE_FALLBACK
     return xgrammar.TokenizerInfo(
         tokenizer.vocab,

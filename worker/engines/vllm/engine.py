@@ -114,15 +114,15 @@ class VllmEngine:
     ) -> Self:
         """Loads the model for a task's `runner`; EngineLoadFailed says why it cannot be loaded.
 
-        Before its weights are read, the first `task` is checked: JobRefused and NeedsOtherEngine as
-        by `verify.verified`.
+        Before its weights are read, the first `task` is checked: JobRefused and NeedsOtherEngine are raised as
+        `verify.verified` raises them.
         """
         devices.check(spec.args, current_platform)
         with hub.load_errors("vLLM", spec.model):
             return cls(spec, revision or spec.revision, runner, task)
 
     def resolve(self, task: Task) -> Mapping[str, Any]:
-        """What is fixed for a job by its model: how answers are parted from thoughts, and their length."""
+        """What the model fixes for a job: how answers are parted from thoughts, and how long answers may be."""
         return generate.resolve(task, self._model) if isinstance(task, GenerateTask) else {}
 
     def start(self, work: Work) -> "Future[None]":

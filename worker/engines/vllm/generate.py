@@ -59,7 +59,7 @@ class Generation(TaskHandler):
     def __init__(
         self, model: Model, task: GenerateTask, resolved: Mapping[str, Any] | None = None
     ) -> None:
-        """`resolved` is what is fixed for the job; None where nobody keeps that: the model decides now."""
+        """`resolved` is what is fixed for the job. None means that nothing is fixed: the model decides now."""
         assert model.thinking is not None
         if resolved is None:
             resolved = resolve(task, model)
@@ -289,7 +289,7 @@ class Generation(TaskHandler):
 
         The incremental detokenizer takes a replacement character at the end of the prompt for the
         first bytes of the answer. With stop strings vLLM's text stays: only vLLM cuts them off.
-        Special tokens are no text, but for the markers of thoughts.
+        Special tokens are not text, except the markers of thoughts.
         """
         text = str(completion.text)
         ids = list(completion.token_ids)

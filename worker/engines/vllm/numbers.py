@@ -45,8 +45,8 @@ def _token(token: int, told: Mapping[int, Any] | None) -> dict[str, Any]:
 
 
 def _top(told: Mapping[int, Any] | None, most: int) -> list[dict[str, Any]]:
-    """The likeliest first; vLLM tells that of the token itself, too, wherever it stands. Tokens that structured
-    output does not allow have no probability, and are left out.
+    """The likeliest tokens, the likeliest first. vLLM also tells the probability of the chosen token, whatever its
+    rank. Tokens that structured output does not allow have no probability, and are left out.
     """
     possible = [each for each in (told or {}).items() if each[1].logprob != -math.inf]
     ranked = sorted(possible, key=lambda each: each[1].rank or 0)

@@ -66,7 +66,7 @@ class Thinking:
         parser = self._built(named)
         if parser is None:
             raise JobRefused(
-                f"engine.args.reasoning_parser {named!r} is none of vLLM's, or does not fit the model's tokenizer"
+                f"engine.args.reasoning_parser {named!r} is not one of vLLM's, or does not fit the model's tokenizer"
             )
         # Some parsers hand over to others and have no markers: the model's own are then known here.
         found = of_parser(named, (parser.reasoning_start_str, parser.reasoning_end_str))
@@ -140,8 +140,8 @@ class Thinking:
     def inside(
         self, family: Family, arguments: Mapping[str, Any], tail: str | None = None
     ) -> bool | None:
-        """Whether a prompt with this tail ends inside a thought, without one that of our own message; None where
-        the model itself may open one.
+        """Whether a prompt with this tail ends inside a thought. Without a tail, the prompt of a message of our
+        own is judged. None where the model itself may open a thought.
         """
         if family.name == HARMONY:
             return None
@@ -151,7 +151,9 @@ class Thinking:
         return position
 
     def is_off(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether the template's switch is off: by the arguments, or by itself where they leave it alone."""
+        """Whether the switch of the template is off. The arguments turn it off, or it is off by default where
+        they do not set it.
+        """
         if self.switch is None:
             return False
         off = self._probe({**arguments, self.switch: False})
@@ -159,8 +161,8 @@ class Thinking:
         return self._probe(arguments) == off != on
 
     def _writes_thoughts(self, family: Family) -> bool:
-        """Whether the template knows thoughts, and so its model: tokens of a tokenizer say little, since
-        makers share one among models that think and models that do not.
+        """Whether the template knows thoughts: then the model knows them, too. The tokens of a tokenizer tell
+        little, since models that think and models that do not share tokenizers.
         """
         return (
             family.always
@@ -196,7 +198,7 @@ class Thinking:
         return answer_start(ids, markers, self.token_of, self.decoded)
 
     def special(self, markers: Markers) -> frozenset[int]:
-        """The tokenizer's special tokens, but for markers."""
+        """The tokenizer's special tokens, except markers."""
         kept = map(self.token_of, (markers.start, markers.end, *markers.ends_too, *markers.dropped))
         return frozenset(self.tokenizer.all_special_ids) - {*kept}
 
