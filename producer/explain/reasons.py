@@ -27,7 +27,13 @@ def explain(facts: Facts) -> list[Reason]:
     """The reasons why a job stands where it stands, the one that explains most first; never empty."""
     if facts.state is not JobState.RUNNING and (facts.closed or facts.state is JobState.PAUSED):
         return [_at_rest(facts)]
-    found = [*_nobody(facts), *_outages(facts), *_at_work(facts), *_waiting(facts)]
+    found = [
+        *_nobody(facts),
+        *_outages(facts),
+        *_all_over(facts),
+        *_at_work(facts),
+        *_waiting(facts),
+    ]
     return found or [Reason("soon", "its next batches are handed out within seconds")]
 
 
@@ -87,50 +93,54 @@ def _outages(facts: Facts) -> Iterator[Reason]:
             yield Reason(f"{each.kind}_away", each.sentence(is_guest=facts.is_guest))
 
 
+def _all_over(facts: Facts) -> Iterator[Reason]:
+    """No batch is left: what comes next."""
+    if facts.leased or facts.waiting or facts.alone or not facts.has_reaper:
+        return
+    if facts.state in (JobState.CANCELLED, JobState.FAILED):
+        yield Reason("closing", f"it is {facts.state}, and its files are being put in place")
+    elif facts.watch_seconds is None or facts.state.over:
+        yield Reason("closing", "every row is over, and its files are being put in place")
+    elif facts.watch_error is not None:
+        why = f"the last look for new files came to nothing: {facts.watch_error}"
+        said = f"every row so far is over, and {why}"
+        yield Reason("look_failed", said, f"nightshift status {facts.job_id}")
+    else:
+        yield Reason(
+            "waits_for_files",
+            f"every row so far is over, and a reaper looks for new files every {facts.watch_seconds} s",
+            f"nightshift submit --append {facts.job_id} --last",
+        )
+
+
 def _at_work(facts: Facts) -> Iterator[Reason]:
     """What is under way, and what bounds it."""
-    if not facts.leased and not facts.waiting and not facts.alone and facts.has_reaper:
-        yield _all_over(facts)
     if not facts.leased or facts.alone:
         return
+    workers = _count(facts.children_at_work, "worker")
     if not facts.children_at_work:
         yield Reason(
             "leases_left",
             f"{_verb(facts.leased, 'is', 'are')} leased to workers that are gone, until a reaper takes "
             "the leases back",
         )
-        return
-    workers = _count(facts.children_at_work, "worker")
-    if facts.stands:
+    elif facts.stands:
         yield Reason("standing", f"{_verb(facts.leased, 'stands', 'stand')} still on {workers}")
-        return
-    said = f"{_verb(facts.leased, 'is', 'are')} at work on {workers}"
+    else:
+        said = f"{_verb(facts.leased, 'is', 'are')} at work on {workers}"
+        yield Reason("working", said + _pace(facts))
+        if _is_full(facts):
+            yield _full(facts)
+
+
+def _pace(facts: Facts) -> str:
+    """How fast the rows come, else since when the oldest lease has brought none; empty where it is young."""
     if facts.rows_per_second:
-        said += f", at {facts.rows_per_second:,.1f} rows/s"
-    elif facts.lease_seconds is not None and (
-        facts.part_seconds is None or facts.part_seconds > facts.lease_seconds
-    ):
-        said += f"; the oldest for {_time(facts.lease_seconds)}, and none has ended since"
-    yield Reason("working", said)
-    if _is_full(facts):
-        yield _full(facts)
-
-
-def _all_over(facts: Facts) -> Reason:
-    """No batch is left: what comes next."""
-    if facts.state in (JobState.CANCELLED, JobState.FAILED):
-        return Reason("closing", f"it is {facts.state}, and its files are being put in place")
-    if facts.watch_seconds is None or facts.state.over:
-        return Reason("closing", "every row is over, and its files are being put in place")
-    if facts.watch_error is not None:
-        why = f"the last look for new files came to nothing: {facts.watch_error}"
-        said = f"every row so far is over, and {why}"
-        return Reason("look_failed", said, f"nightshift status {facts.job_id}")
-    return Reason(
-        "waits_for_files",
-        f"every row so far is over, and a reaper looks for new files every {facts.watch_seconds} s",
-        f"nightshift submit --append {facts.job_id} --last",
-    )
+        return f", at {facts.rows_per_second:,.1f} rows/s"
+    leased, part = facts.lease_seconds, facts.part_seconds
+    if leased is None or (part is not None and part <= leased):
+        return ""
+    return f"; the oldest for {_time(leased)}, and none has ended since"
 
 
 def _waiting(facts: Facts) -> Iterator[Reason]:
@@ -149,10 +159,9 @@ def _waiting(facts: Facts) -> Iterator[Reason]:
 
 
 def _no_slot(facts: Facts) -> Iterator[Reason]:
+    """Why no slot runs the job: no slot of the pool can, else what those that can do now."""
     able = [slot for slot in facts.slots if slot.serves in (None, facts.engine_key)]
     usable = [slot for slot in able if slot.cordon is None and slot.state != "lost"]
-    own = [slot for slot in usable if slot.engine_key == facts.engine_key]
-    refused = {each.host for each in facts.set_aside}
     worker = _advice(Need.WORK, facts)
     if not facts.slots:
         yield Reason("no_worker", f"no worker of the pool {facts.pool} is alive", worker)
@@ -165,40 +174,60 @@ def _no_slot(facts: Facts) -> Iterator[Reason]:
         )
     elif not usable:
         yield _unusable(facts, able)
-    elif any(slot.state in ("ready", "draining") for slot in own):
+    else:
+        yield from _what_slots_do(facts, usable)
+
+
+def _what_slots_do(facts: Facts, usable: Sequence[SlotFact]) -> Iterator[Reason]:
+    """What the slots that can run the job do now."""
+    own = [slot for slot in usable if slot.engine_key == facts.engine_key]
+    loading = [slot for slot in own if slot.state == "loading"]
+    making_room = [slot for slot in usable if slot.planned_key == facts.engine_key]
+    refused = _refused(facts)
+    if any(slot.state in ("ready", "draining") for slot in own):
         if facts.ahead_id is not None:
-            first = OTHERS_JOB if facts.ahead_id in facts.hidden else facts.ahead
-            yield Reason(
-                "others_first",
-                f"{first} goes first on the same workers, with priority {facts.ahead_priority}",
-                f"nightshift set {facts.job_id} --priority {facts.ahead_priority}",
-            )
-    elif refused and all(slot.host in refused for slot in usable):
-        last = facts.set_aside[0]
-        soonest = min(each.seconds_left for each in facts.set_aside)
-        yield Reason(
-            "load_failed",
-            f"its engine could not be loaded on {first_few(sorted(refused))}; the next try comes in "
-            f"{_time(soonest)}; last error, on {last.host}: {last.error}",
-            f"nightshift status {facts.job_id}",
-        )
-    elif any(slot.state == "loading" for slot in own):
-        since = max(slot.child_seconds or 0.0 for slot in own)
-        last_load = (
-            f"; the last load took {_time(facts.load_seconds)}" if facts.load_seconds else ""
-        )
-        hosts = _hosts([slot for slot in own if slot.state == "loading"])
-        yield Reason(
-            "loading", f"its engine is being loaded on {hosts}, for {_time(since)}{last_load}"
-        )
-    elif any(slot.planned_key == facts.engine_key for slot in usable):
-        yield Reason(
-            "making_room",
-            f"a slot on {_hosts([s for s in usable if s.planned_key == facts.engine_key])} makes room "
-            "for its engine",
-        )
+            yield _others_first(facts)
+    elif refused.issuperset(slot.host for slot in usable):
+        yield _load_failed(facts)
+    elif loading:
+        yield _loading(facts, loading)
+    elif making_room:
+        hosts = _hosts(making_room)
+        yield Reason("making_room", f"a slot on {hosts} makes room for its engine")
     else:
         yield _taken(facts, usable)
+
+
+def _refused(facts: Facts) -> set[str]:
+    """The machines that could not load the engine."""
+    return {each.host for each in facts.set_aside}
+
+
+def _others_first(facts: Facts) -> Reason:
+    first = OTHERS_JOB if facts.ahead_id in facts.hidden else facts.ahead
+    return Reason(
+        "others_first",
+        f"{first} goes first on the same workers, with priority {facts.ahead_priority}",
+        f"nightshift set {facts.job_id} --priority {facts.ahead_priority}",
+    )
+
+
+def _load_failed(facts: Facts) -> Reason:
+    last = facts.set_aside[0]
+    soonest = min(each.seconds_left for each in facts.set_aside)
+    return Reason(
+        "load_failed",
+        f"its engine could not be loaded on {first_few(sorted(_refused(facts)))}; the next try comes in "
+        f"{_time(soonest)}; last error, on {last.host}: {last.error}",
+        f"nightshift status {facts.job_id}",
+    )
+
+
+def _loading(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
+    since = max(slot.child_seconds or 0.0 for slot in slots)
+    last = f"; the last load took {_time(facts.load_seconds)}" if facts.load_seconds else ""
+    said = f"its engine is being loaded on {_hosts(slots)}, for {_time(since)}{last}"
+    return Reason("loading", said)
 
 
 def _unusable(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
@@ -221,26 +250,29 @@ def _unusable(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
 
 def _taken(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
     """All slots have other engines; the job that has most of them is named."""
-    refused = {each.host for each in facts.set_aside}
-    holders = Counter((slot.job_id, slot.job, slot.priority) for slot in slots if slot.job_id)
-    if not holders or any(slot.state == "free" and slot.host not in refused for slot in slots):
+    held = Counter(slot.job_id for slot in slots if slot.job_id)
+    refused = _refused(facts)
+    if not held or any(slot.state == "free" and slot.host not in refused for slot in slots):
         return Reason(
             "soon", f"a slot of the pool {facts.pool} is given to its engine within seconds"
         )
-    ((job_id, name, priority), count), *others = holders.most_common()
+    (job_id, count), *others = held.most_common()
+    one = next(slot for slot in slots if slot.job_id == job_id)
+    holder = OTHERS_JOB if job_id in facts.hidden else _holder(one)
     more = f" and {_count(len(others), 'more job')}" if others else ""
-    total = _count(len(slots), "slot")
-    due = next((slot.due_seconds for slot in slots if slot.job_id == job_id), None)
-    deadline = f", with a deadline in {_time(due)}" if due is not None and due > 0 else ""
-    holder = f"job {job_id} ({name}, priority {priority}{deadline})"
-    if job_id in facts.hidden:
-        holder = OTHERS_JOB
     return Reason(
         "slots_taken",
-        f"the pool {facts.pool} has {total}, and {count} of them "
+        f"the pool {facts.pool} has {_count(len(slots), 'slot')}, and {count} of them "
         f"{'works' if count == 1 else 'work'} for {holder}{more}",
-        f"nightshift set {facts.job_id} --priority {(priority or 0) + 1}",
+        f"nightshift set {facts.job_id} --priority {(one.priority or 0) + 1}",
     )
+
+
+def _holder(slot: SlotFact) -> str:
+    """The job that has a slot, with the time to its deadline where there is one."""
+    due = slot.due_seconds
+    deadline = f", with a deadline in {_time(due)}" if due is not None and due > 0 else ""
+    return f"job {slot.job_id} ({slot.job}, priority {slot.priority}{deadline})"
 
 
 def _is_full(facts: Facts) -> bool:
