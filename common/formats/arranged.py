@@ -90,30 +90,11 @@ def read(
     value that does not fit is an error of its row. Raises SourceChanged when the copy is gone or
     damaged, or has no such column; StorageUnavailable.
     """
-    source, at = descriptor.source, descriptor.locator
-    assert source.arranged is not None
-    assert at is not None
+    source = descriptor.source
     names = schema.names if columns is None else list(columns)
-    here = RowRanges.of((at.byte_offset, at.byte_offset + at.byte_length))
-    try:
-        copy = copied(source)
-        as_json = cache.get(
-            ("arranged", copy.uri, copy.fingerprint), lambda: json_columns(copy.uri), lambda _: 1000
-        )
-        held = [name for name in names if not pa.types.is_null(schema.field(name).type)]
-        own = [field.name for field in OWN]
-        table, damaged, _ = parquet.rows_of(Descriptor(copy, here), [*own, *held], cache)
-    except FileNotFoundError as error:
-        raise _unreadable(source, "is gone") from error
-    if damaged:
-        raise _unreadable(source, "is damaged: remove it")
-    wanted = set(descriptor.rows)
+    held = [name for name in names if not pa.types.is_null(schema.field(name).type)]
+    table, as_json = _rows_of_copy(descriptor, held, cache)
     indices = [source.first_row + offset for offset in table.column(OFFSET).to_pylist()]
-    places = [place for place, index in enumerate(indices) if index in wanted]
-    if len(places) != len(wanted):
-        raise _unreadable(source, "holds other rows: remove it")
-    table = table.take(pa.array(places, pa.int64()))
-    indices = [indices[place] for place in places]
     failures = {
         index: Failure(RowErrorKind(kind), why)
         for index, kind, why in zip(
@@ -123,22 +104,55 @@ def read(
     }
     values: dict[str, pa.Array | pa.ChunkedArray] = {}
     for name in names:
-        planned = schema.field(name).type
-        if pa.types.is_null(planned):
+        if name not in held:
             values[name] = pa.nulls(len(table))
         elif name not in as_json:
             values[name] = table.column(name)
         else:
-            parsed = [
-                None if text is None else json.loads(text)
-                for text in table.column(name).to_pylist()
-            ]
-            # As in `formats.jsonl`: a nested column may come wider than planned.
-            values[name], misfits = to_array(parsed, planned, fixed=name in fixed)
-            for place in misfits if name in fixed else ():
-                why = f"{source.given_uri}: {misfit(name, parsed[place], planned)}"
-                failures.setdefault(indices[place], Failure.of(RowErrorKind.BAD_TYPE, why))
+            field = schema.field(name)
+            values[name], misfits = _parsed(table.column(name), field, fixed=name in fixed)
+            for place, why in misfits.items():
+                failure = Failure.of(RowErrorKind.BAD_TYPE, f"{source.given_uri}: {why}")
+                failures.setdefault(indices[place], failure)
     return table_of(values, len(indices)), indices, failures
+
+
+def _rows_of_copy(
+    descriptor: Descriptor, columns: Sequence[str], cache: ReadCache
+) -> tuple[pa.Table, tuple[str, ...]]:
+    """The rows of a batch as they stand in the copy, and the columns whose values are JSON text."""
+    source, at = descriptor.source, descriptor.locator
+    assert at is not None
+    here = RowRanges.of((at.byte_offset, at.byte_offset + at.byte_length))
+    try:
+        copy = copied(source)
+        as_json = cache.get(
+            ("arranged", copy.uri, copy.fingerprint), lambda: json_columns(copy.uri), lambda _: 1000
+        )
+        own = [field.name for field in OWN]
+        table, damaged, _ = parquet.rows_of(Descriptor(copy, here), [*own, *columns], cache)
+    except FileNotFoundError as error:
+        raise _unreadable(source, "is gone") from error
+    if damaged:
+        raise _unreadable(source, "is damaged: remove it")
+    wanted = set(descriptor.rows)
+    offsets = table.column(OFFSET).to_pylist()
+    places = [place for place, offset in enumerate(offsets) if source.first_row + offset in wanted]
+    if len(places) != len(wanted):
+        raise _unreadable(source, "holds other rows: remove it")
+    return table.take(pa.array(places, pa.int64())), as_json
+
+
+def _parsed(
+    column: pa.ChunkedArray, field: pa.Field, *, fixed: bool
+) -> tuple[pa.Array | pa.ChunkedArray, dict[int, str]]:
+    """The values of a column of JSON text, and by place why one does not fit. As in `formats.jsonl`, a type
+    that is not `fixed` may come wider than planned.
+    """
+    values = [None if text is None else json.loads(text) for text in column.to_pylist()]
+    array, misfits = to_array(values, field.type, fixed=fixed)
+    whys = {place: misfit(field.name, values[place], field.type) for place in misfits if fixed}
+    return array, whys
 
 
 def copied(source: SourceFile) -> SourceFile:
