@@ -24,6 +24,11 @@ LOST = "the value would come back as another one"
 _NUMPY = (np.number, np.datetime64)
 """The same of NumPy's types; timedelta64 is a number there."""
 
+_NUMBER = (int, float, Decimal)
+
+_KINDS = (bool, _NUMBER, str, bytes, datetime, date, time, timedelta)
+"""Kinds of values, of which the first one counts: a bool is a number, too, and a datetime a date."""
+
 _PLAIN = {bool, int, float, str, bytes, date, timedelta}
 """Types of which the values of one make an array that gives them back."""
 
@@ -161,21 +166,32 @@ def is_kept(value: Any, got: Any, kind: pa.DataType) -> bool:
         return _is_object_kept(value, got, kind)
     if isinstance(value, list | tuple | set | np.ndarray):
         return _are_items_kept(list(value), got, kind)
+    return _is_leaf_kept(value, got, kind)
+
+
+def _is_leaf_kept(value: Any, got: Any, kind: pa.DataType) -> bool:
+    """The same of a value that holds no others."""
     if isinstance(value, np.datetime64 | np.timedelta64):
         return _is_numpy_moment_kept(value, got)
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, bool) or isinstance(got, bool):
-        return type(value) is type(got) and bool(value == got)
-    if isinstance(value, int | float | Decimal) and isinstance(got, int | float | Decimal):
-        return _is_number_kept(value, got, kind)
-    if isinstance(value, bytearray | memoryview):
+    elif isinstance(value, bytearray | memoryview):
         value = bytes(value)
-    for known in (str, bytes, datetime, date, time, timedelta):  # a datetime is a date, too
-        if isinstance(value, known) or isinstance(got, known):
-            alike = isinstance(value, known) and isinstance(got, known)
-            return alike and bool(value == got) and _is_zoned(value) == _is_zoned(got)
-    return type(value) is type(got) and bool(value == got)
+    known = _kind_of(value)
+    if known is not _kind_of(got):
+        return False
+    if known is None:
+        return type(value) is type(got) and bool(value == got)
+    if known is _NUMBER:
+        return _is_number_kept(value, got, kind)
+    return bool(value == got) and _is_zoned(value) == _is_zoned(got)
+
+
+def _kind_of(value: Any) -> type | tuple[type, ...] | None:
+    for known in _KINDS:
+        if isinstance(value, known):
+            return known
+    return None
 
 
 def _is_object_kept(value: Mapping[Any, Any], got: Any, kind: pa.DataType) -> bool:
@@ -196,13 +212,7 @@ def _are_items_kept(value: list[Any], got: Any, kind: pa.DataType) -> bool:
     if not isinstance(got, list) or len(got) != len(value):
         return False
     if pa.types.is_map(kind):
-        return all(
-            isinstance(pair, list | tuple)
-            and len(pair) == 2
-            and is_kept(pair[0], key, kind.key_type)
-            and is_kept(pair[1], each, kind.item_type)
-            for pair, (key, each) in zip(value, got, strict=True)
-        )
+        return all(_is_pair_kept(*both, kind) for both in zip(value, got, strict=True))
     inner = kind.value_type
     types = set(map(type, value))
     # Lists of plain values are compared at once: a vector has many numbers, and a call for each is slow.
@@ -210,6 +220,15 @@ def _are_items_kept(value: list[Any], got: Any, kind: pa.DataType) -> bool:
     if is_plain and (bool in types) == pa.types.is_boolean(inner) and value == got:
         return True
     return all(is_kept(one, other, inner) for one, other in zip(value, got, strict=True))
+
+
+def _is_pair_kept(value: Any, got: tuple[Any, Any], kind: pa.MapType) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) == 2
+        and is_kept(value[0], got[0], kind.key_type)
+        and is_kept(value[1], got[1], kind.item_type)
+    )
 
 
 def _is_number_kept(value: Any, got: Any, kind: pa.DataType) -> bool:
