@@ -108,26 +108,32 @@ class JobSpec(Section):
             )
         if self.name.isdigit():
             raise ValueError("name is only digits, which would look like a job number")
+        self._refuse_reserved_columns(is_stored=info.context == STORED)
+        if self.limits.budget is not None and not self.engine.has_price:
+            raise ValueError(
+                "limits.budget needs a price: say engine.price_per_hour or a price of tokens"
+            )
+        self._refuse_output_schema()
+        return self
+
+    def _refuse_reserved_columns(self, *, is_stored: bool) -> None:
         passed = self.passed_columns
         for column in passed:
-            if info.context == STORED and column in (PARSED, ANSWERED_BY):
+            if is_stored and column in (PARSED, ANSWERED_BY):
                 continue  # the job was submitted before this column was reserved
             if column in RESERVED_COLUMNS or column in self.task.answers:
                 raise ValueError(f"the column name {column!r} is reserved for the output")
         if len(set(passed)) < len(passed):
             raise ValueError("output.columns names a column twice (the id is always there)")
-        if self.limits.budget is not None and not self.engine.has_price:
-            raise ValueError(
-                "limits.budget needs a price: say engine.price_per_hour or a price of tokens"
-            )
+
+    def _refuse_output_schema(self) -> None:
         declared = self.output.output_schema or {}
         if declared and self.task.kind != "function":
             raise ValueError("output.schema is for functions; other tasks have a fixed schema")
         for column in declared:
             own = column == ANSWERED_BY and self.task.shares
-            if own or column in RESERVED_ANSWERS or column in passed:
+            if own or column in RESERVED_ANSWERS or column in self.passed_columns:
                 raise ValueError(f"output.schema names {column!r}, which the output already has")
-        return self
 
     @model_validator(mode="after")
     def _arguments_fit(self, info: ValidationInfo) -> Self:
@@ -146,40 +152,53 @@ class JobSpec(Section):
     @model_validator(mode="after")
     def _numbers_fit(self, info: ValidationInfo) -> Self:
         """More log probabilities than an engine tells by itself are an argument of the engine."""
-        if not isinstance(self.task, GenerateTask) or info.context == STORED:
+        task, engine = self.task, self.engine
+        if not isinstance(task, GenerateTask) or info.context == STORED:
             return self
-        if isinstance(self.engine, OpenaiEngineSpec):
-            self._refuse_of_vllm(self.task)
-            self._refuse_of_remote(self.task, self.engine)
-        if not isinstance(self.engine, VllmEngineSpec):
-            return self
-        if self.task.keep_reasoning and not self.task.may_think:
-            raise ValueError(
-                "with task.output the answer begins at once: say task.thinking: on or auto beside keep_reasoning"
-            )
-        if self.task.has_confidence and self.task.sampling.logprobs is not None:
-            raise ValueError(
+        if isinstance(engine, OpenaiEngineSpec):
+            self._refuse_of_vllm(task)
+            self._refuse_of_remote(task, engine)
+        if isinstance(engine, VllmEngineSpec):
+            self._refuse_together(task, engine)
+            if task.sampling.most_logprobs > USUAL_LOGPROBS:
+                self._have_told(task.sampling.most_logprobs, engine)
+        return self
+
+    @staticmethod
+    def _refuse_together(task: GenerateTask, engine: VllmEngineSpec) -> None:
+        mistakes = (
+            (
+                task.keep_reasoning and not task.may_think,
+                "with task.output the answer begins at once: say task.thinking: on or auto beside "
+                "keep_reasoning",
+            ),
+            (
+                task.has_confidence and task.sampling.logprobs is not None,
                 "task.output.confidence and task.sampling.logprobs ask vLLM for different numbers of a token: "
-                "leave one of them out"
-            )
-        if self.task.has_confidence and self.engine.args.get("logprobs_mode", RAW) != RAW:
-            raise ValueError(
-                f"task.output.confidence needs vLLM's {RAW}: leave engine.args.logprobs_mode out"
-            )
-        wanted = self.task.sampling.most_logprobs
-        if wanted <= USUAL_LOGPROBS:
-            return self
-        if self.engine.args_auto:
+                "leave one of them out",
+            ),
+            (
+                task.has_confidence and engine.args.get("logprobs_mode", RAW) != RAW,
+                f"task.output.confidence needs vLLM's {RAW}: leave engine.args.logprobs_mode out",
+            ),
+        )
+        for is_made, sentence in mistakes:
+            if is_made:
+                raise ValueError(sentence)
+
+    @staticmethod
+    def _have_told(logprobs: int, engine: VllmEngineSpec) -> None:
+        """Makes the engine tell so many log probabilities."""
+        if engine.args_auto:
             raise ValueError(
                 f"more than {USUAL_LOGPROBS} logprobs are an argument of the engine, which args: auto does "
-                f"not have: say engine.args with max_logprobs {wanted}"
+                f"not have: say engine.args with max_logprobs {logprobs}"
             )
-        given = self.engine.args.setdefault("max_logprobs", wanted)
-        if isinstance(given, int) and -1 != given < wanted:
+        given = engine.args.setdefault("max_logprobs", logprobs)
+        if isinstance(given, int) and -1 != given < logprobs:
             raise ValueError(
-                f"engine.args.max_logprobs is {given}, and the task asks for {wanted} logprobs"
+                f"engine.args.max_logprobs is {given}, and the task asks for {logprobs} logprobs"
             )
-        return self
 
     @staticmethod
     def _refuse_of_vllm(task: GenerateTask) -> None:

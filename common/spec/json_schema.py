@@ -81,18 +81,21 @@ def _kinds(root: dict[str, Any], schema: object) -> set[Scalar] | None:
     """The scalar types that a value may have beside null; None when it may be something else."""
     found = _resolved(root, schema)
     if "const" in found or "enum" in found:
-        values = [found["const"]] if "const" in found else found["enum"]
-        if not all(value is None or type(value) in SCALARS for value in values):
-            return None
-        return {SCALARS[type(value)] for value in values if value is not None}
+        return _kinds_of([found["const"]] if "const" in found else found["enum"])
     for key in ("anyOf", "oneOf"):
         if key in found:
             each = [_kinds(root, one) for one in found[key]]
-            return None if None in each else set().union(*(one for one in each if one is not None))
+            return None if None in each else set().union(*filter(None, each))
     named = found.get("type", "object")
     kinds = {named} if isinstance(named, str) else set(named)
     known = {kind for kind in SCALARS.values() if kind in kinds}
     return known if known | {"null"} >= kinds else None
+
+
+def _kinds_of(values: list[Any]) -> set[Scalar] | None:
+    if not all(value is None or type(value) in SCALARS for value in values):
+        return None
+    return {SCALARS[type(value)] for value in values if value is not None}
 
 
 def _resolved(root: dict[str, Any], schema: object) -> dict[str, Any]:

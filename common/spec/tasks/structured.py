@@ -67,25 +67,35 @@ class StructuredOutput(Section):
         return value
 
     @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        forms = ("choice", "json_schema", "regex", "grammar")
-        given = [name for name in forms if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError("give exactly one of choice, json_schema, regex, grammar")
-        if self.confidence and self.choice is None:
-            raise ValueError(
-                "confidence is the probability of a choice: give choice, or leave it out"
-            )
-        for name in ("regex", "grammar"):
-            if getattr(self, name) == "":
-                raise ValueError(f"{name} is empty")
+    def _is_usable(self) -> Self:
+        given = (self.choice, self.json_schema, self.regex, self.grammar)
+        choice = self.choice
+        mistakes = (
+            (
+                sum(each is not None for each in given) != 1,
+                "give exactly one of choice, json_schema, regex, grammar",
+            ),
+            (
+                self.confidence and choice is None,
+                "confidence is the probability of a choice: give choice, or leave it out",
+            ),
+            (self.regex == "", "regex is empty"),
+            (self.grammar == "", "grammar is empty"),
+            (
+                choice is not None and not (choice and all(choice)),
+                "choice needs at least one string, and no empty ones",
+            ),
+            (
+                choice is not None and len(set(choice)) < len(choice),
+                "choice names the same string twice",
+            ),
+        )
+        for is_made, sentence in mistakes:
+            if is_made:
+                raise ValueError(sentence)
         if self.regex is not None:
             try:
                 re.compile(self.regex)
             except re.error as error:
                 raise ValueError(f"regex is no regular expression: {error}") from error
-        if self.choice is not None and (not all(self.choice) or len(self.choice) < 1):
-            raise ValueError("choice needs at least one string, and no empty ones")
-        if self.choice is not None and len(set(self.choice)) < len(self.choice):
-            raise ValueError("choice names the same string twice")
         return self
