@@ -10,7 +10,13 @@ from statistics import NormalDist
 from typing import Any
 
 from nightshift.common.errors import BadInput
-from nightshift.common.spec import RESERVED_COLUMNS, ClassifyTask, GenerateTask, JobSpec
+from nightshift.common.spec import (
+    RESERVED_COLUMNS,
+    ClassifyTask,
+    GenerateTask,
+    JobSpec,
+    StructuredOutput,
+)
 
 USUAL_COLUMNS = ("score", "parsed", "output", "label")
 """Columns that may hold the score, in this order, where none is named."""
@@ -92,16 +98,18 @@ def check(scale: Scale, spec: JobSpec) -> None:
             "the judge draws several samples of a row, and none of them alone is the score: say task.vote in its "
             "spec, or leave sampling.n out"
         )
-    if not isinstance(task, GenerateTask) or task.output is None or scale.column is not None:
-        return
-    unscored = [word for word in task.output.choice or () if scale.score(word) is None]
+    if isinstance(task, GenerateTask) and task.output is not None and scale.column is None:
+        _check_output(scale, task.output)
+
+
+def _check_output(scale: Scale, output: StructuredOutput) -> None:
+    unscored = [word for word in output.choice or () if scale.score(word) is None]
     if unscored:
         raise BadInput(
             f"the judge may answer {unscored[0]!r}, which is not a number: say what each choice is "
             f"worth, as in --scores {unscored[0]}=1"
         )
-    schema = task.output.json_schema or {}
-    properties = schema.get("properties")
+    properties = (output.json_schema or {}).get("properties")
     if isinstance(properties, dict) and PROPERTY not in properties:
         names = " or ".join(f"output.{name}" for name in properties)
         raise BadInput(

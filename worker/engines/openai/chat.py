@@ -102,29 +102,40 @@ class ChatCompletions(Endpoint):
         parted = (
             parted_answer(message, text, self._task.thinking) if self._is_parted else Parted(text)
         )
+        outcome = self._of_parted(parted, reason, has_content=content is not None)
+        return replace(
+            outcome, columns={**outcome.columns, **self._columns(choice, parted, outcome)}
+        )
+
+    def _of_parted(self, parted: Parted, reason: Any, *, has_content: bool) -> Outcome:
         is_empty = parted.answer is None or (parted.thought and not parted.answer)
-        outcome: Outcome
         if is_empty and reason == "length":
-            outcome = Refusal(
+            return Refusal(
                 RowErrorKind.TRUNCATED,
                 "the answer was cut off inside its thinking: raise task.sampling.max_tokens, which is "
                 f"{self._longest} here, or the row's own bound",
             )
-        elif parted.answer is None or (is_empty and content is None):
-            outcome = Refusal(
+        if parted.answer is None or (is_empty and not has_content):
+            return Refusal(
                 RowErrorKind.INVALID_OUTPUT, "the model ended its answer inside its thinking"
             )
-        else:
-            outcome = self._check.outcome(parted.answer, reason, 0, 0)
-        columns = dict(outcome.columns)
+        return self._check.outcome(parted.answer, reason, 0, 0)
+
+    def _columns(
+        self, choice: Mapping[str, Any], parted: Parted, outcome: Outcome
+    ) -> dict[str, Any]:
+        """The columns beside those of the answer's form."""
+        columns: dict[str, Any] = {}
         if self._task.keep_reasoning:
             columns["reasoning"] = parted.reasoning if parted.thought else None
-        if self._task.sampling.n > 1 and isinstance(outcome, Answer):
+        if not isinstance(outcome, Answer):
+            return columns
+        if self._task.sampling.n > 1:
             columns["output_tokens"] = None  # a server counts those of all samples together
         most = self._task.sampling.logprobs
-        if most is not None and isinstance(outcome, Answer):
+        if most is not None:
             columns["logprobs"] = _logprobs(choice.get("logprobs"), most)
-        return replace(outcome, columns=columns)
+        return columns
 
 
 def _given(message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -51,34 +51,11 @@ def resolve(
     thinks = any(map(thinking.thinks, possible))
     _check_word(task, switch, thinks=thinks)
     if task.thinking_budget is not None:
-        family = thinking.family
-        if family is None or True not in [thinking.inside(family, each) for each in possible]:
-            raise JobRefused(
-                "task.thinking_budget counts the tokens of a thought that the prompt opens, and the model's chat "
-                "template opens none: leave thinking_budget out, and bound the answer by sampling.max_tokens"
-            )
-        if not can_force:
-            raise JobRefused(
-                "task.thinking_budget: vLLM cannot end a thought of this model, whose markers are no tokens of "
-                "its own: bound the answer by sampling.max_tokens"
-            )
-    wants_split = task.output is None or task.thinking is not None
-    if wants_split and thinking.is_named and thinking.family is None:
-        raise JobRefused(
-            "engine.args.reasoning_parser names a parser without markers of its own, and the model is of no family "
-            "that Nightshift knows. So no answer can be parted from its thought: name the parser that knows "
-            "the model's markers (docs/models.md), or leave reasoning_parser out"
-        )
-    splits = thinking.family is not None and wants_split
-    if splits and thinks and task.output is not None and thinking.gate is None:
-        way = "leave thinking or output out"
-        raise JobRefused(
-            "vLLM cannot tell where a thought of this model ends, and so not where task.output begins to hold: "
-            f"{way if thinking.switch is None else f'say thinking: off, or {way}'}"
-        )
-    is_long = splits and thinks and not task.sampling.has_max_tokens
+        _check_budget(thinking, possible, can_force=can_force)
+    family = _family(task, thinking, thinks=thinks)
+    is_long = family is not None and thinks and not task.sampling.has_max_tokens
     return {
-        "thinking": thinking.family.name if splits and thinking.family is not None else None,
+        "thinking": None if family is None else family.name,
         "max_tokens": max(task.sampling.max_tokens, min(THINKING_TOKENS, longest))
         if is_long
         else None,
@@ -114,6 +91,42 @@ def _check_word(task: GenerateTask, switch: str | None, *, thinks: bool) -> None
             "task.thinking is on, and the model's chat template lets it write no thoughts: leave task.thinking "
             "out"
         )
+
+
+def _check_budget(
+    thinking: Thinking, possible: Sequence[Mapping[str, Any]], *, can_force: bool
+) -> None:
+    family = thinking.family
+    if family is None or True not in [thinking.inside(family, each) for each in possible]:
+        raise JobRefused(
+            "task.thinking_budget counts the tokens of a thought that the prompt opens, and the model's chat "
+            "template opens none: leave thinking_budget out, and bound the answer by sampling.max_tokens"
+        )
+    if not can_force:
+        raise JobRefused(
+            "task.thinking_budget: vLLM cannot end a thought of this model, whose markers are no tokens of "
+            "its own: bound the answer by sampling.max_tokens"
+        )
+
+
+def _family(task: GenerateTask, thinking: Thinking, *, thinks: bool) -> Family | None:
+    """The family by which the answers are split; None where they are not."""
+    if task.output is not None and task.thinking is None:
+        return None
+    if thinking.is_named and thinking.family is None:
+        raise JobRefused(
+            "engine.args.reasoning_parser names a parser without markers of its own, and the model is of no family "
+            "that Nightshift knows. So no answer can be parted from its thought: name the parser that knows "
+            "the model's markers (docs/models.md), or leave reasoning_parser out"
+        )
+    splits = thinking.family is not None
+    if splits and thinks and task.output is not None and thinking.gate is None:
+        way = "leave thinking or output out"
+        raise JobRefused(
+            "vLLM cannot tell where a thought of this model ends, and so not where task.output begins to hold: "
+            f"{way if thinking.switch is None else f'say thinking: off, or {way}'}"
+        )
+    return thinking.family
 
 
 @dataclass(frozen=True, slots=True)
