@@ -158,12 +158,18 @@ def fails_jobs(
         return any(
             each.here and (not each.passes or each.failures >= MOST_TRIES) for each in failed
         )
+    return _fails_in_fleet(failed, set(machines), load_seconds)
+
+
+def _fails_in_fleet(
+    failed: Sequence[FailedLoad], machines: set[str], load_seconds: float | None
+) -> bool:
     own = [each for each in failed if each.concern is Concern.JOB]
     failing = {each.machine for each in own}
     if len(failing) >= 2:
         return True
     unable = {each.machine for each in failed if each.concern is Concern.WORKER} - failing
-    able = set(machines) - unable
+    able = machines - unable
     least = UNKNOWN_LOAD_SECONDS if load_seconds is None else load_seconds
     tried_long = any(each.failures >= 2 and each.seconds > least for each in own)
     return bool(able) and able <= failing and tried_long

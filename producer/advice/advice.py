@@ -58,19 +58,11 @@ def advise(need: Need, here: Here, job: Subject) -> str:
     """
     match need:
         case Need.RESUME:
-            resume = f"nightshift resume {job.job_id}"
-            if job.refused:  # else the rows stay failed, and the job ends without an answer
-                retry = f"nightshift retry {job.job_id} --failed"
-                return _moved(here, job, f"{retry}; {resume}")
-            if not job.over_budget:
-                return _moved(here, job, resume)
-            resume += " --budget MORE"  # a `run` would only have the budget of its spec
-            return resume if _is_worked_on(here, job) else f"{resume}; {_run(here, job)}"
+            return _resume(here, job)
         case Need.RETRY:
-            return _moved(here, job, f"nightshift retry {job.job_id} --failed")
+            return _moved(here, job, _retry(job))
         case Need.RETRY_ROWS:
-            retry = f"nightshift retry {job.job_id} --failed"
-            return retry if _is_worked_on(here, job) else f"{retry}; {_run(here, job)}"
+            return _then_run(here, job, _retry(job))
         case Need.WORK:
             return _work(here, job)
         case Need.REAPER:
@@ -88,6 +80,24 @@ def advise(need: Need, here: Here, job: Subject) -> str:
 def spec_note(command: str) -> str:
     """What SPEC is, for a command that has the word; empty for others."""
     return SPEC if " SPEC" in command else ""
+
+
+def _resume(here: Here, job: Subject) -> str:
+    resume = f"nightshift resume {job.job_id}"
+    if job.refused:  # else the rows stay failed, and the job ends without an answer
+        return _moved(here, job, f"{_retry(job)}; {resume}")
+    if job.over_budget:  # a `run` would only have the budget of its spec
+        return _then_run(here, job, f"{resume} --budget MORE")
+    return _moved(here, job, resume)
+
+
+def _retry(job: Subject) -> str:
+    return f"nightshift retry {job.job_id} --failed"
+
+
+def _then_run(here: Here, job: Subject, command: str) -> str:
+    """The command, and behind it a `run` where nobody works on the job."""
+    return command if _is_worked_on(here, job) else f"{command}; {_run(here, job)}"
 
 
 def _moved(here: Here, job: Subject, command: str) -> str:

@@ -35,13 +35,18 @@ def misfit(
                 continue
             return f"no column {name!r}, which the job reads"
         as_text = name in path or not say_types
-        wanted, found = known_types[name], new_types[name]
-        if pa.types.is_null(wanted) and not pa.types.is_null(found):
-            return f"values in the column {name!r}, which had none in the first files of the job"
-        if not _fits(wanted, found, as_text=as_text):
-            return f"{found} in the column {name!r}, which is {wanted} in the job"
+        if why := _type_misfit(name, known_types[name], new_types[name], as_text=as_text):
+            return why
     extra = [] if used is not None or are_lines else sorted(set(new.names) - set(known.names))
     return f"the column {extra[0]!r}, which the job does not have" if extra else None
+
+
+def _type_misfit(name: str, known: pa.DataType, new: pa.DataType, *, as_text: bool) -> str | None:
+    if pa.types.is_null(known) and not pa.types.is_null(new):
+        return f"values in the column {name!r}, which had none in the first files of the job"
+    if not _fits(known, new, as_text=as_text):
+        return f"{new} in the column {name!r}, which is {known} in the job"
+    return None
 
 
 def _types(schema: pa.Schema) -> dict[str, pa.DataType]:

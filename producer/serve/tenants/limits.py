@@ -10,6 +10,7 @@ from nightshift.common.spec import (
     TransformersEngineSpec,
     VllmEngineSpec,
 )
+from nightshift.common.spec.engines import EngineSpec
 from nightshift.common.storage import resolve
 from nightshift.producer.serve import store_layout
 from nightshift.producer.serve.ledger.tenants import Tenant
@@ -28,17 +29,27 @@ def refusal(tenant: Tenant, spec: JobSpec, store: str | None) -> str | None:
     """Why a tenant may not run a spec, in one sentence; None where it may. The `store` of all tenants and the
     folders around it are closed to a tenant, except for inputs that it has uploaded.
     """
-    if why := place_refusal(tenant, spec):
-        return why
-    if isinstance(spec.engine, FunctionEngineSpec) and not tenant.callables:
-        return "this tenant is not allowed to run functions: engine.backend function"
-    if isinstance(spec.engine, OpenaiEngineSpec) and not tenant.remotes:
-        return "this tenant is not allowed to name a server: engine.base_url"
-    if isinstance(spec.engine, VllmEngineSpec | TransformersEngineSpec) and _is_relative(
-        spec.engine.model
-    ):
-        model = spec.engine.model[:200]
-        return f"engine.model {model} is a relative path: name the folder by its whole path"
+    return (
+        place_refusal(tenant, spec)
+        or _engine_refusal(tenant, spec.engine)
+        or _folder_refusal(tenant, spec, store)
+    )
+
+
+def _engine_refusal(tenant: Tenant, engine: EngineSpec) -> str | None:
+    match engine:
+        case FunctionEngineSpec() if not tenant.callables:
+            return "this tenant is not allowed to run functions: engine.backend function"
+        case OpenaiEngineSpec() if not tenant.remotes:
+            return "this tenant is not allowed to name a server: engine.base_url"
+        case VllmEngineSpec() | TransformersEngineSpec() if _is_relative(engine.model):
+            model = engine.model[:200]
+            return f"engine.model {model} is a relative path: name the folder by its whole path"
+        case _:
+            return None
+
+
+def _folder_refusal(tenant: Tenant, spec: JobSpec, store: str | None) -> str | None:
     images = spec.task.image_roots if isinstance(spec.task, GenerateTask) else ()
     uploaded = [
         uri for uri in spec.input.uris if store is not None and _is_upload(tenant, uri, store)

@@ -75,6 +75,7 @@ def change(ledger: Ledger, name: str, wanted: Mapping[str, Value]) -> Answer:
     away. A budget begins anew. BadInput for values that a tenant cannot have.
     """
     values = {field: READ[field](field, value) for field, value in wanted.items()}
+    begins_anew = "budget" in values
     with ledger.transaction() as connection:
         is_new = tenants.ensure(connection, name)
         tenants.lock(connection, name)
@@ -87,18 +88,16 @@ def change(ledger: Ledger, name: str, wanted: Mapping[str, Value]) -> Answer:
             if getattr(before, field) != getattr(after, field)
         }
         tenants.change(connection, after)
-        if "budget" in values:
+        if begins_anew:
             tenant_costs.begin(connection, name)
-        if changes or is_new or "budget" in values:
+        if changes or is_new or begins_anew:
             subject = f"tenant {name}"
             audit_log.record(connection, "tenant set", subject=subject, detail=detail(changes))
-    then = "a new tenant" if is_new else "" if changes else "nothing changed"
-    if after.budget is not None and "budget" in values:
-        then = "; ".join(filter(None, (then if changes or is_new else "", _AGAIN)))
+    said = ["a new tenant"] if is_new else []
+    if begins_anew and after.budget is not None:
+        said.append("what its jobs spend counts from now on")
+    then = "; ".join(said) if said or changes else "nothing changed"
     return Answer("tenant set", f"tenant {name}", changes=changes, then=then)
-
-
-_AGAIN = "what its jobs spend counts from now on"
 
 
 def _shown(tenant: Tenant, field: str) -> object:

@@ -51,6 +51,18 @@ DIGESTED_COLUMNS = 4
 DIGEST_CHARACTERS = 12
 """48 bits: where two digests are equal by chance, two rows are neighbours for nothing."""
 
+COMPARED_KINDS = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_decimal128,
+)
+COMPARED_TYPES = (pa.float32(), pa.float64(), pa.date32(), pa.time64("us"))
+"""What DuckDB has of types without others inside, beside moments. It has no half floats, for example."""
+
 PLACE = "\0place"
 """Column of the rows on their way: the place of the row in the copy."""
 
@@ -247,9 +259,7 @@ def _comparable(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.Chu
 
 
 def _compares(kind: pa.DataType) -> bool:
-    """Whether DuckDB has this type. It has no half floats, for example, and no nanoseconds beside time
-    zones.
-    """
+    """Whether DuckDB has this type. It has no nanoseconds beside time zones."""
     types = pa.types
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return _compares(kind.value_type)
@@ -257,16 +267,7 @@ def _compares(kind: pa.DataType) -> bool:
         return kind.num_fields > 0 and all(_compares(field.type) for field in kind)
     if types.is_timestamp(kind):
         return kind.tz is None or kind.unit != "ns"
-    return bool(
-        types.is_boolean(kind)
-        or types.is_integer(kind)
-        or kind in (pa.float32(), pa.float64(), pa.date32(), pa.time64("us"))
-        or types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_decimal128(kind)
-    )
+    return kind in COMPARED_TYPES or any(is_of(kind) for is_of in COMPARED_KINDS)
 
 
 def _json_texts(
