@@ -1,7 +1,8 @@
 """Jobs and workers as rich tables and lines, made of rows of the ledger's views."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markup import escape
@@ -132,18 +133,9 @@ def summary(row: Values, here: Here = FLEET, *, ran: bool = True) -> RenderableT
     are left out where nothing `ran` now.
     """
     table = fact_grid()
-    rows = Text(f"{row['rows_done']:,} done")
-    rows.append(f", {row['rows_failed']:,} failed", "red" if row["rows_failed"] else "")
-    if left := row["rows_total"] - rows_over(row):
-        rows.append(f", {left:,} not run", "yellow")
-    table.add_row("rows", rows)
-    for name, said in _answers(row):
+    table.add_row("rows", _rows_ended(row))
+    for name, said in (*_answers(row), *(_speed(row) if ran else ())):
         table.add_row(name, said)
-    rate, seconds = overall_rate(row), elapsed_seconds(row)
-    if ran and rate is not None and seconds is not None:
-        table.add_row("rate", f"{rate:,.1f} rows/s over {duration(seconds)}")
-    if ran and row["engine_seconds"]:
-        table.add_row("engines", f"{duration(row['engine_seconds'])} at work")
     if row["cost"] is not None:
         table.add_row("cost", money(row["cost"]))
     for text in _deadline(row):
@@ -164,6 +156,23 @@ def summary(row: Values, here: Here = FLEET, *, ran: bool = True) -> RenderableT
     for advice in next_steps(row, here):
         table.add_row("next", Text(advice))
     return Group(_title(row), table)
+
+
+def _rows_ended(row: Values) -> Text:
+    rows = Text(f"{row['rows_done']:,} done")
+    rows.append(f", {row['rows_failed']:,} failed", "red" if row["rows_failed"] else "")
+    if left := row["rows_total"] - rows_over(row):
+        rows.append(f", {left:,} not run", "yellow")
+    return rows
+
+
+def _speed(row: Values) -> Iterator[tuple[str, str]]:
+    """How fast the job was."""
+    rate, seconds = overall_rate(row), elapsed_seconds(row)
+    if rate is not None and seconds is not None:
+        yield "rate", f"{rate:,.1f} rows/s over {duration(seconds)}"
+    if row["engine_seconds"]:
+        yield "engines", f"{duration(row['engine_seconds'])} at work"
 
 
 def _answers(row: Values) -> Iterator[tuple[str, str]]:
@@ -224,44 +233,64 @@ class JobTable:
 
 
 def _job_table(rows: Sequence[Values], *, bars: bool, narrow: bool) -> Table:
-    priced = any(row["cost"] is not None for row in rows)
-    due = any(row.get("deadline") is not None for row in rows)
-    bars, outputs = bars and not narrow, not bars and not narrow
     table = list_table()
     if narrow:
         table.padding = (0, 1, 0, 0)
-    table.add_column("job", justify="right")
-    table.add_column("name", overflow="fold")
-    table.add_column("status", no_wrap=True)
-    table.add_column("pool", overflow="fold")
-    table.add_column("prio", justify="right", no_wrap=True)
-    if bars:
-        table.add_column()
-    for name in ("sign", "rows", "failed", "rows/s", "ETA", *(["cost"] if priced else [])):
-        table.add_column(name, justify="right", no_wrap=True)
-    if due:
-        table.add_column("deadline")
-    if outputs:
-        table.add_column("output", overflow="fold")
+    columns = list(_columns(rows, bars=bars and not narrow, outputs=not bars and not narrow))
+    for column in columns:
+        table.add_column(column.title, **column.style)
     for row in rows:
-        rate = row["rows_per_second"] if row["status"] == "running" else overall_rate(row)
-        table.add_row(
-            str(row["job"]),
-            escape(row["name"]),
-            job_state(row),
-            escape(row["pool"]),
-            str(row["priority"]),
-            *([progress_bar(row, 12 if priced else 24)] if bars else []),
-            age(row["seconds_since_sign"]),
-            f"{rows_over(row):,}/{row['rows_total']:,}",
-            failed(row["rows_failed"]),
-            number(rate),
-            duration(row["eta_seconds"]),
-            *(["—" if row["cost"] is None else money(row["cost"])] if priced else []),
-            *([row["deadline"].brief if row.get("deadline") else "—"] if due else []),
-            *([escape(row["output_uri"])] if outputs else []),
-        )
+        table.add_row(*(column.cell(row) for column in columns))
     return table
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of a table of jobs: its title, what stands there of a job, and the arguments of rich."""
+
+    title: str
+    cell: Callable[[Values], RenderableType]
+    style: Mapping[str, Any]
+
+
+_FOLDED = {"overflow": "fold"}
+_RIGHT = {"justify": "right", "no_wrap": True}
+
+
+def _columns(rows: Sequence[Values], *, bars: bool, outputs: bool) -> Iterator[_Column]:
+    priced = any(row["cost"] is not None for row in rows)
+    due = any(row.get("deadline") is not None for row in rows)
+    yield _Column("job", lambda row: str(row["job"]), {"justify": "right"})
+    yield _Column("name", lambda row: escape(row["name"]), _FOLDED)
+    yield _Column("status", job_state, {"no_wrap": True})
+    yield _Column("pool", lambda row: escape(row["pool"]), _FOLDED)
+    yield _Column("prio", lambda row: str(row["priority"]), _RIGHT)
+    if bars:
+        yield _Column("", lambda row: progress_bar(row, 12 if priced else 24), {})
+    yield _Column("sign", lambda row: age(row["seconds_since_sign"]), _RIGHT)
+    yield _Column("rows", lambda row: f"{rows_over(row):,}/{row['rows_total']:,}", _RIGHT)
+    yield _Column("failed", lambda row: failed(row["rows_failed"]), _RIGHT)
+    yield _Column("rows/s", lambda row: number(_rate(row)), _RIGHT)
+    yield _Column("ETA", lambda row: duration(row["eta_seconds"]), _RIGHT)
+    if priced:
+        yield _Column("cost", _cost, _RIGHT)
+    if due:
+        yield _Column("deadline", _brief_deadline, {})
+    if outputs:
+        yield _Column("output", lambda row: escape(row["output_uri"]), _FOLDED)
+
+
+def _rate(row: Values) -> float | None:
+    """Rows per second: now while the job runs, else over all of its time."""
+    return row["rows_per_second"] if row["status"] == "running" else overall_rate(row)
+
+
+def _cost(row: Values) -> str:
+    return "—" if row["cost"] is None else money(row["cost"])
+
+
+def _brief_deadline(row: Values) -> RenderableType:
+    return row["deadline"].brief if row.get("deadline") else "—"
 
 
 def worker_table(workers: Sequence[Values]) -> Table:
