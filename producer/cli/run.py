@@ -1,6 +1,7 @@
 """Commands that run a job: run, submit."""
 
 import dataclasses
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from nightshift.common.settings import Settings
+    from nightshift.common.spec import JobSpec
+    from nightshift.producer.advice.here import Here
     from nightshift.producer.local.run import Beside
+    from nightshift.producer.submit.submitted import Submitted
 
 Target = Annotated[
     str,
@@ -162,14 +166,7 @@ def submit(
         return
     if redo_changed or last:
         raise BadInput(f"{'--redo-changed' if redo_changed else '--last'} goes with --append JOB")
-    if targets is None or len(targets) != 1:
-        raise BadInput(
-            f"name one spec or one input, and not {len(targets or [])}: several files are a folder, "
-            "a quoted pattern, or a list in a spec"
-        )
-    spec = job_spec(targets[0], flags)
-    from nightshift.common.permits import engine_args
-    from nightshift.producer.advice.advice import Subject, nobody_works
+    spec = job_spec(_one_target(targets or []), flags)
     from nightshift.producer.results import past_end
     from nightshift.producer.submit.submit import submit as submit_job
 
@@ -201,25 +198,41 @@ def submit(
         typer.echo(said)
         if past is not None:
             typer.echo(past.ended)
-    for message in remarks:
+    for message in (*remarks, *_remarks_here(spec, done, settings, here)):
         typer.echo(f"nightshift: {message}", err=True)
-    job = Subject(done.job_id, spec.pool, spec.engine_key)
-    if not done.state.over and (then := nobody_works(here, job)):
-        typer.echo(f"nightshift: no worker runs the job here: {then}", err=True)
-    if settings.allowed_engine_args is None and (needed := engine_args.guarded(spec.engine)):
-        typer.echo(
-            f"nightshift: engine.args {', '.join(needed)} run only on workers whose operator names "
-            f"them in {engine_args.SETTING}, which is not set here",
-            err=True,
-        )
-    if settings.database_url is not None and settings.broker_url is None:
-        typer.echo(
-            "nightshift: NIGHTSHIFT_BROKER_URL is not set here; workers are woken by the "
-            "reaper's broker, else they ask Postgres",
-            err=True,
-        )
     if past is not None and past.lost is not None:
         raise typer.Exit(ExitCode.NOT_FINISHED)
+
+
+def _one_target(targets: list[str]) -> str:
+    if len(targets) != 1:
+        raise BadInput(
+            f"name one spec or one input, and not {len(targets)}: several files are a folder, "
+            "a quoted pattern, or a list in a spec"
+        )
+    return targets[0]
+
+
+def _remarks_here(
+    spec: "JobSpec", done: "Submitted", settings: "Settings", here: "Here"
+) -> Iterator[str]:
+    """What the settings of this machine, and who works here, mean for a job that was submitted."""
+    from nightshift.common.permits import engine_args
+    from nightshift.producer.advice.advice import Subject, nobody_works
+
+    job = Subject(done.job_id, spec.pool, spec.engine_key)
+    if not done.state.over and (then := nobody_works(here, job)):
+        yield f"no worker runs the job here: {then}"
+    if settings.allowed_engine_args is None and (needed := engine_args.guarded(spec.engine)):
+        yield (
+            f"engine.args {', '.join(needed)} run only on workers whose operator names them in "
+            f"{engine_args.SETTING}, which is not set here"
+        )
+    if settings.database_url is not None and settings.broker_url is None:
+        yield (
+            "NIGHTSHIFT_BROKER_URL is not set here; workers are woken by the reaper's broker, else "
+            "they ask Postgres"
+        )
 
 
 def _refuse_with_append(flags: Flags, *, new: bool, adopt: bool) -> None:
