@@ -163,17 +163,16 @@ class ChildProcess:
 
     def _report_ready(self, ledger: PatientLedger, engine: Engine) -> None:
         """Waits for the ledger: a load may have taken minutes, so an outage does not waste it."""
-        held = ledger.transact(
-            workers.ready,
-            self._config,
-            engine=engine.name,
-            engine_version=engine.version,
+        loaded = workers.LoadedEngine(
+            engine.name,
+            engine.version,
+            self._runner.window.rows,
             revision=engine.revision,
-            window_rows=self._runner.window.rows,
             cache_tokens=engine.cache_tokens,
             code_version=code_version(),
-            code=engine.code,
+            code=dict(engine.code),
         )
+        held = ledger.transact(workers.ready, self._config, loaded)
         if held != engine.revision:
             self._load.failed(
                 RevisionChanged(

@@ -139,10 +139,7 @@ class Simulation:
         child = Child(identity, at.supervisor, at.pool, slot, at.host, slot, one.engine_key)
         with self._ledger.transaction() as connection:
             workers.register(connection, child)
-            workers.ready(
-                connection, child, engine="function", engine_version="1", revision=None,
-                window_rows=HELD,
-            )  # fmt: skip
+            workers.ready(connection, child, workers.LoadedEngine("function", "1", HELD))
         made = SimulatedChild(child, one)
         one.children[slot : slot + 1] = [made]  # appends at the first boot
         return made

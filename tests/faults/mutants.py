@@ -956,8 +956,8 @@ MUTANTS = (
     Mutant(
         "revision of the first load",
         "common/ledger/fleet/workers.py",
-        "if held != revision:",
-        "if held is None and revision is not None:",
+        "if held != loaded.revision:",
+        "if held is None and loaded.revision is not None:",
         (f"{LOADS}::test_loads_of_another_revision_count_as_failed_loads",),
     ),
     Mutant(

@@ -61,10 +61,7 @@ class Child:
         slot.group = cast(Any, Group())
         world.run(workers.register, slot.config)
         with world.ledger.transaction() as connection:
-            workers.ready(
-                connection, slot.config, engine="function", engine_version="1", revision=None,
-                window_rows=8,
-            )  # fmt: skip
+            workers.ready(connection, slot.config, workers.LoadedEngine("function", "1", 8))
         who = Claimant(self.id, "default", key, "function", "1")
         recorder, engine = Recorder(), cast(Any, ENGINE)
         ledger = PatientLedger(world.ledger, recorder)

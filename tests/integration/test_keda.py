@@ -64,14 +64,7 @@ def ready(world: World, name: str, job_id: int, window_rows: int) -> None:
     child = Child(name, "s", "default", 0, "here", 1, world.specs[job_id].engine_key)
     with world.ledger.transaction() as connection:
         workers.register(connection, child)
-        workers.ready(
-            connection,
-            child,
-            engine="function",
-            engine_version="1",
-            revision=None,
-            window_rows=window_rows,
-        )
+        workers.ready(connection, child, workers.LoadedEngine("function", "1", window_rows))
 
 
 def test_without_work_no_pod_is_wanted(world: World, keda: Callable[[str], float]) -> None:

@@ -227,14 +227,7 @@ def ready(world: World, job_id: int, name: str) -> None:
     child = Child(name, "s", "default", 0, "here", 1, world.specs[job_id].engine_key)
     world.run(workers.register, child)
     with world.ledger.transaction() as connection:
-        workers.ready(
-            connection,
-            child,
-            engine="function",
-            engine_version="1",
-            revision=None,
-            window_rows=128,
-        )
+        workers.ready(connection, child, workers.LoadedEngine("function", "1", 128))
 
 
 def test_what_is_left_is_shared_by_the_ready_children_of_its_queue(world: World) -> None:

@@ -105,14 +105,7 @@ class Work:
             if workers.child_state(connection, WORKER) is None:
                 child = workers.Child(WORKER, "s", "default", 0, "host", 1, self.spec.engine_key)
                 workers.register(connection, child)
-                workers.ready(
-                    connection,
-                    child,
-                    engine="vllm",
-                    engine_version="0",
-                    revision=None,
-                    window_rows=64,
-                )
+                workers.ready(connection, child, workers.LoadedEngine("vllm", "0", 64))
 
     @property
     def job(self) -> Job:

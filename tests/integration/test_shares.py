@@ -46,14 +46,7 @@ class Fleet:
         child = workers.Child(name, "s", "default", 0, "here", 1, self._spec.engine_key)
         with self._ledger.transaction() as connection:
             workers.register(connection, child)
-            workers.ready(
-                connection,
-                child,
-                engine="function",
-                engine_version="1",
-                revision=None,
-                window_rows=128,
-            )
+            workers.ready(connection, child, workers.LoadedEngine("function", "1", 128))
         who = Claimant(name, "default", child.engine_key, "function", "1")
         engine = engine_of(self._shout, "rules:shout")
         return Runner(child_of(who, self._ledger, engine))

@@ -220,14 +220,7 @@ def make_ready(world: World, child: workers.Child, revision: str | None = None) 
 
 def become_ready(world: World, child: workers.Child, revision: str | None = None) -> str | None:
     with world.ledger.transaction() as connection:
-        return workers.ready(
-            connection,
-            child,
-            engine="function",
-            engine_version="1",
-            revision=revision,
-            window_rows=64,
-        )
+        return workers.ready(connection, child, workers.LoadedEngine("function", "1", 64, revision))
 
 
 def close(connection: Connection, job_id: int) -> JobState | None:

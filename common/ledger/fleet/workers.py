@@ -1,7 +1,6 @@
 """Worker children and their engines: register, ready, heartbeat, end."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from sqlalchemy import RowMapping, text
@@ -44,39 +43,34 @@ def held_revision(connection: Connection, pool: str, engine_key: str) -> str | N
     return found
 
 
-def ready(
-    connection: Connection,
-    child: Child,
-    *,
-    engine: str,
-    engine_version: str,
-    revision: str | None,
-    window_rows: int,
-    cache_tokens: int | None = None,
-    code_version: str | None = None,
-    code: Mapping[str, str] | None = None,
-) -> str | None:
-    """The engine is loaded: earlier failed loads no longer count; returns the revision to hold. `code`
-    has the digests of a function's files.
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """What a child has loaded, and how many rows it holds at once; `code` has the digests of a function's
+    files.
+    """
+
+    engine: str
+    engine_version: str
+    window_rows: int
+    revision: str | None = None
+    cache_tokens: int | None = None
+    code_version: str | None = None
+    code: dict[str, str] | None = None
+
+
+def ready(connection: Connection, child: Child, loaded: LoadedEngine) -> str | None:
+    """The engine is loaded: earlier failed loads no longer count; returns the revision to hold.
 
     The first load of a model stores its resolved revision. A load of another revision changes
     nothing here: the child cannot serve, and the caller reports a failed load.
     """
-    loaded = {
-        **asdict(child),
-        "engine": engine,
-        "version": engine_version,
-        "code_version": code_version,
-        "code": json.dumps(storable(dict(code))) if code else None,
-        "window_rows": window_rows,
-        "cache_tokens": cache_tokens,
-        "revision": revision,
-    }
-    held: str | None = connection.scalar(PIN_REVISION, loaded)
-    if held != revision:
+    code = json.dumps(storable(loaded.code)) if loaded.code else None
+    given = {**asdict(child), **asdict(loaded), "code": code}
+    held: str | None = connection.scalar(PIN_REVISION, given)
+    if held != loaded.revision:
         return held
     for statement in LOADED:
-        connection.execute(statement, loaded)
+        connection.execute(statement, given)
     loads.accept(connection, child.pool, child.engine_key, child.id)
     return held
 
@@ -91,7 +85,7 @@ PIN_REVISION = text("""
 LOADED = (
     text("""
         UPDATE engines
-        SET load_failures = 0, last_error = NULL, engine_version = :version, loaded_at = now(),
+        SET load_failures = 0, last_error = NULL, engine_version = :engine_version, loaded_at = now(),
             window_rows = :window_rows, cache_tokens = :cache_tokens,
             load_seconds = (SELECT extract(epoch FROM now() - started_at) FROM workers
                             WHERE id = :id)
@@ -99,7 +93,7 @@ LOADED = (
     """),
     text("""
         UPDATE workers
-        SET state = 'ready', engine = :engine, engine_version = :version,
+        SET state = 'ready', engine = :engine, engine_version = :engine_version,
             code_version = :code_version, code = CAST(:code AS jsonb),
             window_rows = :window_rows, ready_at = now(),
             seen_at = now()
