@@ -182,12 +182,10 @@ def test_each_end_of_a_batch_is_one_event_for_who_wants_to_hear_of_it(
             connection.exec_driver_sql("UPDATE api_batches SET state = 'finalizing'")
             hold = holds.take(connection, Kind.API_BATCH, batch, "r")
             assert hold is not None
-            state, none = (
-                ApiBatchStatus.COMPLETED,
-                dict.fromkeys(["output_file_id", "error_file_id"]),
+            written = api_batch_steps.WrittenFiles(None, None, 0)
+            assert api_batch_steps.end(
+                connection, hold, ApiBatchStatus.COMPLETED, written=written, failed=0, usage={}
             )
-            counts = {"written": True, "completed": 0, "failed": 0, "usage": {}}
-            assert api_batch_steps.end(connection, hold, state, **none, **counts)
     with sender.ledger.transaction() as connection:
         found = connection.exec_driver_sql("SELECT endpoint_id, event FROM webhook_outbox").all()
     assert found == [(FIRST, f"batch.{end}")]

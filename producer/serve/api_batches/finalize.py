@@ -213,15 +213,17 @@ def _end(
             if seen is None:
                 raise LeaseLost(f"a sweep has taken the {kind} file of {batch.id}")
         shown = {kind: file.id if file.lines else None for kind, file in kinds.items()}
-        failed = kinds["error"].lines if results else 0
+        written, failed = None, 0
+        if results:
+            written = api_batch_steps.WrittenFiles(
+                shown["output"], shown["error"], kinds["output"].lines
+            )
+            failed = kinds["error"].lines
         ended = api_batch_steps.end(
             connection,
             hold,
             status,
-            written=bool(results),
-            output_file_id=shown.get("output"),
-            error_file_id=shown.get("error"),
-            completed=kinds["output"].lines if results else 0,
+            written=written,
             failed=failed
             if status is ApiBatchStatus.COMPLETED
             else int(progress.get("rows_failed", 0)),

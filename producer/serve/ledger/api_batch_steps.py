@@ -6,6 +6,7 @@ state that it leaves and the token of the hold, under the lock of the batch's ro
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import text
@@ -216,15 +217,21 @@ def cancel(connection: Connection, batch: ApiBatch) -> None:
     cancel_job(connection, batch.job_id)
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenFiles:
+    """The files of a batch's results as they are shown, one without a line as None, and the lines of answers."""
+
+    output_file_id: str | None
+    error_file_id: str | None
+    completed: int
+
+
 def end(
     connection: Connection,
     hold: Hold,
     state: ApiBatchStatus,
     *,
-    written: bool,
-    output_file_id: str | None,
-    error_file_id: str | None,
-    completed: int,
+    written: WrittenFiles | None,
     failed: int,
     usage: Mapping[str, Any],
     errors: Sequence[Mapping[str, Any]] | None = None,
@@ -233,11 +240,9 @@ def end(
     where it is not being finalized by this reaper.
     """
     given = {
+        **asdict(written or WrittenFiles(None, None, 0)),
         "state": str(state),
-        "written": written,
-        "output_file_id": output_file_id,
-        "error_file_id": error_file_id,
-        "completed": completed,
+        "written": written is not None,
         "failed": failed,
         "usage": json.dumps(usage),
         "errors": None if errors is None else json.dumps(storable(list(errors))),
