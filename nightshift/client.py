@@ -13,6 +13,7 @@ from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.queries import job_pace
 from nightshift.job import Job
 from nightshift.producer.connect import open_ledger
+from nightshift.producer.submit.intake import Asked
 from nightshift.producer.submit.submit import submit
 from nightshift.snapshot import JobStatus
 from nightshift.specs import JobOptions, spec_of, spelled_out
@@ -80,7 +81,7 @@ class Client:
         """
         roots = self._settings.allowed_roots
         spec = spec_of(data, options, stage=stage, out=None, allowed_roots=roots)
-        submitted = submit(self._ledger, spec, self._settings, new=new, adopt=adopt)
+        submitted = submit(self._ledger, spec, self._settings, Asked(new, adopt))
         for remark in submitted.remarks:
             warnings.warn(remark, stacklevel=2)
         return self._job(submitted.job_id)

@@ -168,10 +168,11 @@ def submit(
         raise BadInput(f"{'--redo-changed' if redo_changed else '--last'} goes with --append JOB")
     spec = job_spec(_one_target(targets or []), flags)
     from nightshift.producer.results import past_end
+    from nightshift.producer.submit.intake import Asked
     from nightshift.producer.submit.submit import submit as submit_job
 
     with context.opened(settings) as (ledger, here):
-        done = submit_job(ledger, spec, settings, new=new, adopt=adopt)
+        done = submit_job(ledger, spec, settings, Asked(new, adopt))
         past = None
         if done.state.over:
             folders = (str(Path.cwd()), *settings.callable_paths)

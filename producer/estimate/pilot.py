@@ -17,7 +17,6 @@ from nightshift.common.formats import part_rows, reading
 from nightshift.common.formats.values import to_rows
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import jobs
-from nightshift.common.ledger.jobs.job_roots import UNBOUND, Admitted
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import failed_rows
 from nightshift.common.row_errors import Failure
@@ -31,7 +30,7 @@ from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.results.sample import sample
 from nightshift.producer.submit import auto_args
 from nightshift.producer.submit.checks import refuse_read_as_input
-from nightshift.producer.submit.intake import Within
+from nightshift.producer.submit.intake import PLAIN, Asked
 from nightshift.producer.submit.submit import submit, survey, within_roots
 from nightshift.producer.submit.submitted import Submitted
 from nightshift.producer.views import progress, row_tables
@@ -63,20 +62,16 @@ def submit_pilot(
     settings: Settings,
     rows: int,
     *,
-    adopt: bool = False,
-    tenant: str = "",
-    admitted: Admitted = UNBOUND,
-    within: Within | None = None,
+    asked: Asked = PLAIN,
     batches: int = BATCHES,
 ) -> tuple[Submitted, Unreadable]:
     """Writes the sample, if it is not there yet, and submits its job.
 
     Both lie beside the output, in a folder that belongs to this spec, input and number of rows:
-    a spec that was changed after a pilot gets a new folder. `adopt`, `tenant`, `admitted` and `within` are
-    those of the submit. The rows are cut into `batches` where batch.rows allows so few. Raises BadInput
+    a spec that was changed after a pilot gets a new folder. What is `asked` is that of the submit. The rows are cut into `batches` where batch.rows allows so few. Raises BadInput
     where a submit of the spec itself would.
     """
-    spec, plan = survey(spec, settings, ledger=ledger, adopt=adopt)
+    spec, plan = survey(spec, settings, ledger=ledger, adopt=asked.adopt)
     files = sorted((file.uri, file.size, file.fingerprint) for file in plan.files)
     folder = f"{spec.output.uri}-pilot/{digest([spec.identity, files, rows, SEED])[:8]}"
     storage.check_roots([folder], settings.allowed_roots)
@@ -97,10 +92,7 @@ def submit_pilot(
             (_write_requests if is_requests else _write)(source, sampled.table, sampled.row_index)
             reading.copies.made(f"{folder}/out", source)
     whole = _spec(spec, source, f"{folder}/out", -(-rows // batches))
-    submitted = submit(
-        ledger, whole, settings, adopt=adopt, tenant=tenant, admitted=admitted, within=within
-    )
-    return submitted, sampled.bad
+    return submit(ledger, whole, settings, asked), sampled.bad
 
 
 def _write_requests(source: str, table: pa.Table, _: Sequence[int]) -> None:

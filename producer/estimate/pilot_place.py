@@ -21,6 +21,7 @@ from nightshift.producer.estimate.estimate import Estimate, estimate
 from nightshift.producer.estimate.pilot import FinishedPilot, Unreadable
 from nightshift.producer.local.known_job import open_job
 from nightshift.producer.local.machine import Machine, machine
+from nightshift.producer.submit.intake import Asked
 from nightshift.producer.views import progress
 
 
@@ -57,7 +58,7 @@ def start_pilot(
     settings = permits.of_operator(spec, here.settings)
     spec = here.filled_in(spec)
     submitted, unreadable = pilot.submit_pilot(
-        here.ledger, spec, settings, rows, adopt=adopt, batches=batches
+        here.ledger, spec, settings, rows, asked=Asked(adopt=adopt), batches=batches
     )
     here.steps.note(Step.SUBMITTED)
     return open_job(here.ledger, submitted, spec, here.console), unreadable

@@ -24,6 +24,7 @@ from nightshift.producer.embedded.redis_server import EmbeddedRedis
 from nightshift.producer.local.fleet import MOST_ENDS, LocalFleet, Servers, for_spec, running
 from nightshift.producer.local.known_job import open_job
 from nightshift.producer.submit import auto_args
+from nightshift.producer.submit.intake import Asked
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.views import progress, watching
 
@@ -52,7 +53,7 @@ class Machine:
         """The job of the spec, new or known; a known job is continued, see `known_job`."""
         settings = permits.of_operator(spec, self.settings)
         spec = self.filled_in(spec)
-        submitted = submit(self.ledger, spec, settings, new=new, adopt=adopt)
+        submitted = submit(self.ledger, spec, settings, Asked(new, adopt))
         self.steps.note(Step.SUBMITTED)
         job = open_job(self.ledger, submitted, spec, self.console)
         if submitted.watch_seconds is not None:

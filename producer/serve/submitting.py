@@ -6,7 +6,7 @@ What loads Arrow is imported where it is used.
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -17,7 +17,7 @@ from nightshift.common.formats.jsonl.lines import MOST_LINE_BYTES
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import job_submit, jobs
-from nightshift.common.ledger.jobs.job_roots import Admitted
+from nightshift.common.ledger.jobs.job_roots import UNBOUND, Admitted
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.common.text import first_few
@@ -50,6 +50,7 @@ def submit_for(
     whose jobs the caller sees, None for all. Once the server is `ending`, a plan is cut off.
     """
     from nightshift.producer.estimate import pilot
+    from nightshift.producer.submit.intake import Asked
     from nightshift.producer.submit.submit import submit
 
     own_roots = settings.allowed_roots or None
@@ -65,17 +66,16 @@ def submit_for(
         if caller.role != "operator":
             access.refuse_more_rows(connection, tenant, job_id)
 
-    how: dict[str, Any] = {"tenant": tenant, "within": within}
-    if caller.role != "operator":
-        how["admitted"] = _admitted(settings, tenant)
+    admitted = UNBOUND if caller.role == "operator" else _admitted(settings, tenant)
+    asked = Asked(tenant=tenant, admitted=admitted, within=within)
     with (
         storage.within(own_roots, storage.SETTING),
         planning(ledger, settings, caller, ending, of_job=pilot_rows is None),
     ):
         if pilot_rows is None:
-            done = submit(ledger, spec, settings, **how)
+            done = submit(ledger, spec, settings, asked)
         else:
-            done, _ = pilot.submit_pilot(ledger, spec, settings, pilot_rows, **how)
+            done, _ = pilot.submit_pilot(ledger, spec, settings, pilot_rows, asked=asked)
     with ledger.transaction() as connection:
         if tenant_jobs.get(connection, scope, done.job_id) is None:
             said = f"{spec.output.uri} is the output of a job of another tenant"

@@ -74,16 +74,17 @@ Within = Callable[[Connection, int], object]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a submit asks for beside its spec; see `submit.submit`. A folder for `copies` takes the place of
-    the output directory, which is then not looked at.
-    """
+    """What a submit asks for beside its spec; see `submit.submit`."""
 
     new: bool = False
     adopt: bool = False
-    copies: str | None = None
     tenant: str = ""
     admitted: Admitted = UNBOUND
     within: Within | None = None
+
+
+PLAIN = Asked()
+"""A submit that asks for nothing beside its spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +119,15 @@ NOTHING = Appended(0, 0, 0, None, False)
 
 @dataclass(slots=True)
 class Intake:
-    """Files on their way in, and what is known of them so far; `answer` ends the way."""
+    """Files on their way in, and what is known of them so far; `answer` ends the way. A folder for `copies`
+    takes the place of the output directory, which is then not looked at.
+    """
 
     spec: JobSpec
     settings: Settings = field(default_factory=Settings)
     given_ledger: Ledger | None = None
-    asked: Asked = Asked()
+    asked: Asked = PLAIN
+    copies: str | None = None
     growth: Growth | None = None
     files: Sequence[FileInfo] = ()
     listing: Listing = field(init=False)
@@ -180,7 +184,7 @@ def take_in(intake: Intake) -> None:
 
 def resolve(intake: Intake) -> None:
     """The spec with absolute paths, below the allowed folders, with the arguments that auto stands for."""
-    spec, copies = intake.spec, intake.asked.copies
+    spec, copies = intake.spec, intake.copies
     if intake.given_ledger is not None:
         spec = auto_args.filled_in(intake.ledger, spec)
     spec = resolved(spec)
@@ -236,7 +240,7 @@ def set_deadline(intake: Intake) -> None:
 def claim_output(intake: Intake) -> None:
     """BadInput for an output directory that a new job cannot have."""
     spec = intake.spec
-    if intake.asked.copies is not None:
+    if intake.copies is not None:
         return
     storage.check_directory(spec.output.uri)
     if intake.given_ledger is not None:

@@ -5,14 +5,13 @@ from contextlib import AbstractContextManager
 from nightshift.common import storage
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import jobs
-from nightshift.common.ledger.jobs.job_roots import UNBOUND, Admitted
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.producer.submit.intake import (
+    PLAIN,
     SURVEY,
     Asked,
     Intake,
-    Within,
     list_files,
     resolve,
     take_in,
@@ -23,17 +22,7 @@ from nightshift.producer.submit.planning.planner import Plan
 from nightshift.producer.submit.submitted import Submitted
 
 
-def submit(
-    ledger: Ledger,
-    spec: JobSpec,
-    settings: Settings,
-    *,
-    new: bool = False,
-    adopt: bool = False,
-    tenant: str = "",
-    admitted: Admitted = UNBOUND,
-    within: Within | None = None,
-) -> Submitted:
+def submit(ledger: Ledger, spec: JobSpec, settings: Settings, asked: Asked = PLAIN) -> Submitted:
     """Plans and stores a job; for the same spec over unchanged files the existing job comes back.
 
     Files are opened within the allowed roots of `settings` alone; the job is held to what it is `admitted`
@@ -41,7 +30,6 @@ def submit(
     `within` runs in the transaction of a new job: what it raises leaves no job.
     Raises BadInput with one sentence for everything that can be refused without a worker.
     """
-    asked = Asked(new, adopt, None, tenant, admitted, within)
     intake = Intake(spec, settings, ledger, asked)
     with within_roots(settings):
         take_in(intake)
@@ -69,7 +57,7 @@ def survey(
     A folder for `copies` of the input takes the place of the output directory, which is then not
     checked.
     """
-    intake = Intake(spec, settings, ledger, Asked(adopt=adopt, copies=copies))
+    intake = Intake(spec, settings, ledger, Asked(adopt=adopt), copies)
     with within_roots(settings, *([] if copies is None else [copies])):
         for step in (*SURVEY.once, *SURVEY.until_stored):
             step(intake)

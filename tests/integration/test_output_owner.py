@@ -18,6 +18,7 @@ from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.reaper import finish
 from nightshift.producer.submit import output_owner
+from nightshift.producer.submit.intake import Asked
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.submit.submitted import Submitted
 from nightshift.producer.verify.verify import verify
@@ -41,7 +42,7 @@ def spec_of(folder: Path, output: str = "out", **sections: Any) -> dict[str, Any
 
 
 def put(ledger: Ledger, data: dict[str, Any], *, adopt: bool = False) -> Submitted:
-    return submit(ledger, parse_spec(data, "test"), Settings(), adopt=adopt)
+    return submit(ledger, parse_spec(data, "test"), Settings(), Asked(adopt=adopt))
 
 
 def job_ids(ledger: Ledger) -> list[int]:

@@ -15,6 +15,7 @@ from nightshift.common.ledger.jobs import jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
+from nightshift.producer.submit.intake import Asked
 from nightshift.producer.submit.submit import submit
 
 Edit = Callable[[dict[str, Any]], object]
@@ -54,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def put(ledger: Ledger, data: dict[str, Any], *, new: bool = False) -> Any:
-    return submit(ledger, parse_spec(data, "test"), Settings(), new=new)
+    return submit(ledger, parse_spec(data, "test"), Settings(), Asked(new))
 
 
 REFUSED: list[tuple[str, Edit]] = [

@@ -18,6 +18,7 @@ from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.jobs import job_submit, jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
+from nightshift.producer.submit.intake import Asked
 from nightshift.producer.submit.output_owner import OwnedDirectory
 from nightshift.producer.submit.planning import planner
 from nightshift.producer.submit.submit import submit
@@ -40,7 +41,7 @@ def spec_of(folder: Path, work: str = "shout", output: str = "out") -> dict[str,
 
 
 def put(ledger: Ledger, data: dict[str, Any], *, adopt: bool = False) -> Submitted:
-    return submit(ledger, parse_spec(data, "test"), Settings(), adopt=adopt)
+    return submit(ledger, parse_spec(data, "test"), Settings(), Asked(adopt=adopt))
 
 
 def identity_of(ledger: Ledger, job_id: int) -> str:

@@ -30,6 +30,7 @@ from nightshift.producer.serve.ledger.api_batches import ApiBatch
 from nightshift.producer.serve.ledger.files import File
 from nightshift.producer.serve.model_table import ModelTable, ServedModel
 from nightshift.producer.serve.tenants import limits as tenant_limits
+from nightshift.producer.submit.intake import Asked
 from nightshift.producer.submit.submit import submit
 
 log = structlog.get_logger(__name__)
@@ -140,7 +141,7 @@ def _begin(
     # Whoever asked for the batch has asked for the job, and this reaper has not.
     who_asked = audit_log.of_key(batch.created_by or "nobody", batch.tenant)
     with audit_log.acting(who_asked, batch.created_from):
-        done = submit(ledger, spec, settings, tenant=batch.tenant, within=within)
+        done = submit(ledger, spec, settings, Asked(tenant=batch.tenant, within=within))
     log.info("batch_begun", batch=batch.id, job_id=done.job_id, rows=done.rows)
     return []
 
