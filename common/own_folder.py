@@ -15,8 +15,8 @@ LOCK = "lock"
 @contextmanager
 def own_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     """A folder whose name begins with `prefix`, gone afterwards; in `parent`, or in the folder of temporary files
-    (`TMPDIR`). Folders of this prefix go whose processes were killed; those of other users stay. Raises
-    OSError where a folder cannot be made.
+    (`TMPDIR`). Folders of this prefix go whose processes were killed; those of other users stay. Hosts
+    that share the folder must see each other's locks. Raises OSError where a folder cannot be made.
     """
     where = Path(tempfile.gettempdir()) if parent is None else parent
     _remove_left(where, prefix)

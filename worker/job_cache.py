@@ -9,10 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from nightshift.common import provenance, storage
+from nightshift.common.errors import JobRefused
 from nightshift.common.formats import output_schema
 from nightshift.common.formats.owner_marker import Owner
 from nightshift.common.ledger import schema
 from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.spec import JobSpec
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.outages import PatientLedger
@@ -76,7 +78,7 @@ class JobCache:
                 owner=Owner(ledger_id, job.identity),
                 spec=job.spec,
                 inputs=output_schema.deserialize(job.input_schema),
-                renderer=Renderer(job.spec.task, self._roots, job.roots),
+                renderer=self._renderer(job),
                 roots=job.roots,
                 read_at=time.monotonic(),
                 provenance=made_by,
@@ -87,6 +89,13 @@ class JobCache:
             # Threads that read one job at the same time share what the first of them made.
             known = self._known.setdefault(job_id, known)
         return known
+
+    def _renderer(self, job: Job) -> Renderer:
+        try:
+            return Renderer(job.spec.task, self._roots, job.roots)
+        except ValueError as error:
+            # The job was stored by a release whose templates had more.
+            raise JobRefused(str(error)) from error
 
     def _look_again(self, known: KnownJob) -> None:
         """A tenant may have lost a root meanwhile."""

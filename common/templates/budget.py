@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from decimal import Decimal
+from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any
 
 from jinja2.exceptions import SecurityError
-from jinja2.utils import Namespace
+from jinja2.utils import Cycler, Joiner, Namespace
 
 RENDER_UNITS = 50_000_000
 """Units that the templates of a row may make; a character, of at most four bytes, is one unit."""
@@ -23,6 +24,10 @@ ENTRY_UNITS = 5
 
 STEP_UNITS = 10
 """Cost of a step of a loop or of a call, beside the cost of what it makes."""
+
+REPR_CHARACTERS = 10
+"""Most characters that one character of a text becomes where the text stands in a list or a struct that is printed:
+`\\U0010ffff`."""
 
 RENDER_SECONDS = 2.0
 """Longest CPU time of the templates of a row; CPU time, so that a frozen or busy machine fails no row. A usual
@@ -60,28 +65,52 @@ _budget = _Budget()
 _FLAT = (str, bytes, bytearray, range)
 
 
-def weight(value: object) -> int:
-    """Characters and entries of a value at all depths; counted a little beyond the budget at most."""
+def weight(value: object, a_character: int = 1) -> int:
+    """Characters and entries of a value at all depths, so many units a character; counted a little beyond the
+    budget at most. SecurityError for a method, which nobody wants as a value.
+    """
     if isinstance(value, _FLAT):
-        return len(value)
+        return len(value) * a_character
     total = 0
     waiting: list[Any] = [value]
+    namespaces: set[int] = set()  # one may hold itself
     while waiting and total <= _budget.units:
         one = waiting.pop()
         total += ENTRY_UNITS
         if isinstance(one, _FLAT):
-            total += len(one)
+            total += len(one) * a_character
         elif isinstance(one, int):
             total += one.bit_length() // 3
-        elif isinstance(one, Mapping):
-            waiting += [*one.keys(), *one.values()]
-        elif isinstance(one, Namespace):
-            waiting += one._Namespace__attrs.values()
-        elif isinstance(one, list | tuple | set | frozenset | KeysView | ValuesView | ItemsView):
-            waiting.extend(one)
         elif isinstance(one, Decimal):
             total += abs(one.adjusted())
+        elif not isinstance(one, Namespace) or id(one) not in namespaces:
+            waiting.extend(_inside(one))
+            namespaces.add(id(one))
     return total
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    """What a container holds; SecurityError for a method or a function."""
+    match value:
+        case list() | tuple() | set() | frozenset() | KeysView() | ValuesView() | ItemsView():
+            return value
+        case Mapping():
+            return (*value.keys(), *value.values())
+        case Namespace():
+            held: Mapping[str, Any] = value._Namespace__attrs
+            return held.values()
+        case Cycler():
+            return value.items
+        case Joiner():
+            return (value.sep,)
+        case BuiltinMethodType():
+            raise SecurityError(
+                f"it uses the method {value.__name__!r} as a value (write column['{value.__name__}'] for a "
+                "field of this name)"
+            )
+        case FunctionType() | MethodType():
+            raise SecurityError(f"it uses the function {value.__name__!r} as a value: call it")
+    return ()
 
 
 def begin() -> None:

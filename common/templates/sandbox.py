@@ -7,27 +7,33 @@ and nested loops without end. Here a template has the filters and methods of a l
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from decimal import Decimal
 from functools import lru_cache, partial, wraps
 from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateError, Undefined, meta, nodes
+from jinja2 import StrictUndefined, Template, TemplateError, meta, nodes
 from jinja2.environment import Environment
 from jinja2.exceptions import SecurityError
 from jinja2.nodes import EvalContext
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import pass_context
+from jinja2.utils import Namespace, pass_context
 from jinja2.visitor import NodeTransformer
 
 from nightshift.common.templates import budget, limits
-from nightshift.common.templates.budget import counted, paid
+from nightshift.common.templates.budget import charge, counted, paid, weight
+
+COMPARED_CHARACTERS = 20
+"""Characters of a comparison for one unit: a look at them makes nothing."""
 
 _INSIDES = re.compile(r"__(class|mro|base|bases|subclasses|globals|init|builtins|import)__")
 
 
 def compiled(template: str) -> Template:
-    """A template for `rendered`; ValueError says why a text is no template."""
-    template_columns(template)
+    """A template for `rendered`; ValueError says why a text is no template, as `check` does."""
+    check(template)
     return _ENVIRONMENT.from_string(template)
 
 
@@ -52,22 +58,37 @@ def rendered_all(templates: Iterable[Template], row: Mapping[str, Any]) -> Itera
 
 @lru_cache(maxsize=256)
 def template_columns(template: str) -> frozenset[str]:
-    """Names that a template takes from the row; ValueError says why a text is no template."""
-    try:
-        tree = _ENVIRONMENT.parse(template)
+    """Names that a template takes from the row; ValueError says why a text is no template of Jinja."""
+    with _one_sentence():
+        tree = _JINJA.parse(template)
+        _refuse_reaching(tree)
+        names = meta.find_undeclared_variables(tree)
+        if any(True for _ in meta.find_referenced_templates(tree)):
+            raise ValueError("template names another template; it must stand alone")
+    return frozenset(names) - frozenset(_ENVIRONMENT.globals)
+
+
+@lru_cache(maxsize=256)
+def check(template: str) -> None:
+    """ValueError says why a text is no template here: it is none of Jinja, or uses what templates do not have."""
+    with _one_sentence():
+        tree = _JINJA.parse(template)
         _refuse_reaching(tree)
         _refuse_unlisted(tree)
-        names = meta.find_undeclared_variables(tree)
+        template_columns(template)
         # Limits of Python itself show only when the template is compiled.
         _ENVIRONMENT.from_string(template)
+
+
+@contextmanager
+def _one_sentence() -> Iterator[None]:
+    try:
+        yield
     except TemplateError as error:
         message = " ".join(str(error.message or error).split())
         raise ValueError(f"template does not parse: {message}") from error
     except (RecursionError, MemoryError, SyntaxError) as error:
         raise ValueError("template is nested too deeply: make it simpler") from error
-    if any(True for _ in meta.find_referenced_templates(tree)):
-        raise ValueError("template names another template; it must stand alone")
-    return frozenset(names) - frozenset(_ENVIRONMENT.globals)
 
 
 def columns_in_order(template: str) -> list[str]:
@@ -81,22 +102,35 @@ def columns_in_order(template: str) -> list[str]:
 def _refuse_unlisted(tree: nodes.Template) -> None:
     """Refuses what a rendering would: Jinja itself looks names up only when a row is rendered."""
     for node in tree.find_all((nodes.Filter, nodes.Test)):
-        known = _ENVIRONMENT.filters if isinstance(node, nodes.Filter) else _ENVIRONMENT.tests
-        if node.name not in known:
-            what = "a filter" if isinstance(node, nodes.Filter) else "a test"
-            raise ValueError(
-                f"template uses {node.name!r}, which is not {what} of templates; {_what_works(known)}"
-            )
+        kind = "filter" if isinstance(node, nodes.Filter) else "test"
+        _refuse_name(kind, node.name)
+        named = node.args[0] if kind == "filter" and node.args else None
+        if isinstance(named, nodes.Const) and node.name in _NAMES:
+            _refuse_name(_NAMES[node.name], named.value)
     for call in tree.find_all(nodes.Call):
-        if isinstance(call.node, nodes.Getattr) and call.node.attr not in limits.METHODS:
-            raise ValueError(
-                f"template calls {call.node.attr!r}, which is not a method of templates; "
-                f"{_what_works(limits.METHODS)}"
-            )
+        if isinstance(call.node, nodes.Getattr) and call.node.attr in _LEFT_OUT:
+            _refuse_name("method", call.node.attr)
+
+
+def _refuse_name(kind: str, name: object) -> None:
+    known = {"filter": limits.FILTERS, "test": _ENVIRONMENT.tests, "method": limits.METHODS}[kind]
+    if name not in known:
+        raise ValueError(
+            f"template uses {name!r}, which is not a {kind} of templates; {_what_works(known)}"
+        )
 
 
 def _what_works(names: Iterable[str]) -> str:
     return f"what works: {', '.join(sorted(name for name in names if name[0].isalpha()))}"
+
+
+_NAMES = {"map": "filter", "reject": "test", "select": "test"}
+"""Filters whose first value may be the name of another one."""
+
+_VALUES = (str, bytes, dict, list, tuple, int, float, datetime, timedelta, Decimal)
+_LEFT_OUT = {
+    name for kind in _VALUES for name in dir(kind) if not name.startswith("_")
+} - limits.METHODS.keys()
 
 
 def _refuse_reaching(tree: nodes.Template) -> None:
@@ -140,6 +174,17 @@ class _Metered(NodeTransformer):
 
     visit_Dict = visit_List  # noqa: N815
 
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _through("_weighed", node) if isinstance(node.arg, nodes.Slice) else node
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.expr = _through("_compared", node.expr)
+        for operand in node.ops:
+            operand.expr = _through("_compared", operand.expr)
+        return node
+
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         return _through("_weighed", node) if node.ctx == "load" else node
@@ -164,30 +209,39 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         # Jinja wraps a string's own `format`.
         receiver = getattr(getattr(called, "__wrapped__", called), "__self__", None)
         if receiver is None:
-            return limits.charged(limits.nothing, uncharged, args, named)
-        cost = limits.METHODS.get(called.__name__)
-        if cost is None:
+            if called is dict or called is Namespace:
+                # Values with equal hashes take the square of the time: the clock is read on the way.
+                args = tuple(counted(one) if isinstance(one, list | tuple) else one for one in args)
+            return limits.charged(limits.FREE, uncharged, args, named)
+        method = limits.METHODS.get(called.__name__)
+        if method is None:
             raise SecurityError(f"{called.__name__} is not a method of templates")
         return limits.charged(
-            cost, lambda _, *values, **rest: uncharged(*values, **rest), (receiver, *args), named
+            method, lambda _, *values, **rest: uncharged(*values, **rest), (receiver, *args), named
         )
 
     def _generate(self, source: nodes.Template, *args: Any, **named: Any) -> str:
         return super()._generate(_Metered().visit(source), *args, **named)
 
 
-def _metered_filter(run: Any, cost: limits.Cost) -> Any:
+def _metered_filter(run: Any, call: limits.Call) -> Any:
     @wraps(run)
     def metered(*args: Any, **named: Any) -> Any:
         inner = (Context, EvalContext, Environment)
         at = 1 if args and isinstance(args[0], inner) else 0
-        return limits.charged(cost, partial(run, *args[:at]), args[at:], named)
+        return limits.charged(call, partial(run, *args[:at]), args[at:], named)
 
     return metered
 
 
 def _joined(values: Sequence[Any]) -> str:
-    return "".join(map(str, paid(values)))
+    return "".join(map(limits.as_text, paid(values)))
+
+
+def _compared(value: Any) -> Any:
+    """A side of a comparison, which looks at characters and makes none."""
+    charge(weight(value) // COMPARED_CHARACTERS)
+    return value
 
 
 # A function with the context is called only when a row is rendered.
@@ -195,12 +249,7 @@ def _joined(values: Sequence[Any]) -> str:
 def _printed(_context: Context, value: object) -> object:
     if value is None:
         raise ValueError("it prints a column that is null (write {{ column or '' }} to allow it)")
-    if callable(value) and not isinstance(value, Undefined):
-        name = getattr(value, "__name__", "a function")
-        raise ValueError(
-            f"it prints the method {name!r} (write {{{{ column['{name}'] }}}} for a field)"
-        )
-    return paid(value) if isinstance(value, str) else paid(str(paid(value)))
+    return paid(value if isinstance(value, str) else limits.as_text(value))
 
 
 def _environment() -> _Sandbox:
@@ -216,11 +265,26 @@ def _environment() -> _Sandbox:
     # Makes random text: a row that runs again would get another prompt.
     del environment.globals["lipsum"]
     environment.filters = {
-        name: _metered_filter(environment.filters[name], cost)
-        for name, cost in limits.FILTERS.items()
+        name: _metered_filter(environment.filters[name], call)
+        for name, call in limits.FILTERS.items()
     }
-    environment.filters |= {"_counted": counted, "_joined": _joined, "_weighed": paid}
+    environment.filters |= {
+        "_compared": _compared,
+        "_counted": counted,
+        "_joined": _joined,
+        "_weighed": paid,
+    }
+    return environment
+
+
+def _jinja() -> _Sandbox:
+    """Jinja's own names, for a look at a template that is not rendered: nothing is calculated."""
+    environment = _Sandbox()
+    environment.intercepted_binops = frozenset(environment.default_binop_table)
+    environment.filters = dict.fromkeys(environment.filters, lambda *_, **__: "")
+    environment.globals.clear()  # every free name is one that the row may have
     return environment
 
 
 _ENVIRONMENT = _environment()
+_JINJA = _jinja()

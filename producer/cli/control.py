@@ -123,8 +123,8 @@ def retry(
     batches (kind batch_dead) are failed rows too. The manifest goes, and comes back at the end.
     """
     wanted = context.row_error_kind(kind)
-    if lost and (failed or dead):
-        raise BadInput("--lost is a retry of its own: give the other command afterwards")
+    if lost and (failed or dead or wanted is not None):
+        raise BadInput("--lost is a retry of its own: leave --failed, --dead and --kind out")
     if yes and not lost:
         raise BadInput("--yes is for --lost, where the whole directory is gone")
     if lost:

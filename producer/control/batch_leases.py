@@ -26,6 +26,9 @@ def release(ledger: Ledger, job: Job, seq: int) -> Answer:
         for id, piece in held:
             given = {**detail(changes), "worker": piece.owner, "attempt": piece.attempt}
             audit_log.record(connection, "release", job.id, f"batch {id}", given)
+    if not pieces and job.state.over:  # its batches may be in its archive
+        then = f"nothing changed, the job is {job.state} and no worker holds a batch of it"
+        return Answer("release", subject, job.id, then=then)
     if not pieces:
         raise BadInput(f"{job.label} has no batch {seq}")
     if not held:

@@ -30,6 +30,7 @@ from nightshift.producer.reaper import output_directory, sweep_copies
 from nightshift.producer.results import sample as results
 from nightshift.producer.results.collect import collect
 from nightshift.producer.submit.arrange import copy
+from nightshift.producer.submit.intake import Asked
 from nightshift.producer.submit.submit import Submitted, submit
 from tests.integration.test_growth import Grown
 from tests.integration.test_retry import moody
@@ -197,7 +198,7 @@ def test_a_submit_that_was_cut_off_leaves_a_copy_that_the_next_one_takes(site: A
     data["batch"]["arrange"] = "prefix"
     data["input"]["columns"] = ["text"]
     with pytest.raises(KeyboardInterrupt):
-        submit(site.ledger, parse_spec(data, "test"), Settings(), within=cut_off)
+        submit(site.ledger, parse_spec(data, "test"), Settings(), Asked(within=cut_off))
     (copy,) = site.copies
     made = copy.stat().st_mtime_ns
     site.submit_again()

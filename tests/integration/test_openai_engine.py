@@ -346,7 +346,7 @@ def test_a_page_of_a_proxy_is_no_sign_that_the_server_lives(
     engine = load()
     remote.behave = lambda call: Reply(body=b"<html>We will be back soon</html>")
     future = engine.start(Work(generate(), chats("a", "b"), 60, pytest.fail))  # type: ignore[arg-type]
-    with pytest.raises(EngineUnavailable, match="none of the OpenAI API"):
+    with pytest.raises(EngineUnavailable, match="is not one of the OpenAI API"):
         future.result(60)
 
 

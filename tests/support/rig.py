@@ -229,7 +229,7 @@ class Rig(Fleet):
         """Submits a spec in this process."""
         settings = Settings(database_url=self.url)
         self.ledger.close()  # its connections may be of an earlier boot of the server
-        return submit(self.ledger, JobSpec.model_validate(data), settings, new=False)
+        return submit(self.ledger, JobSpec.model_validate(data), settings)
 
     def wait_closed(self, name: str, seconds: float = 240) -> str:
         """Waits until a job is over and its files are finished; returns its state."""

@@ -9,10 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import Environment
+from jinja2.exceptions import SecurityError
+from pydantic import ValidationError
 
+from nightshift.common.spec import STORED, GenerateTask
 from nightshift.common.templates.budget import STEP_UNITS, weight
 from nightshift.common.templates.limits import FILTERS, METHODS
-from nightshift.common.templates.sandbox import compiled, rendered, template_columns
+from nightshift.common.templates.sandbox import check, compiled, rendered
+from nightshift.worker.rows.prompts import Renderer
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,7 +76,7 @@ def size_bytes(made: Any) -> int:
 def test_a_call_makes_no_more_than_is_charged(call: str, others: Any) -> None:
     """The cost from the table, beside what Jinja and Python really make."""
     name = re.split(r"[|.(]", call)[1]
-    cost = (FILTERS if "|" in call else METHODS)[name]
+    cost = (FILTERS if "|" in call else METHODS)[name].cost
     run = Environment().compile_expression(call)
 
     @given(TEXTS, others)
@@ -88,6 +92,9 @@ def test_a_call_makes_no_more_than_is_charged(call: str, others: Any) -> None:
 @pytest.mark.parametrize(
     ("template", "says"),
     [
+        ("{{ [text]|map('wordwrap')|list }}", "'wordwrap', which is not a filter of templates"),
+        ("{{ [text]|select('pretty')|list }}", "'pretty', which is not a test of templates"),
+        ("{{ [text]|_joined }}", "'_joined', which is not a filter of templates"),
         ("{{ text|wordwrap }}", "'wordwrap', which is not a filter of templates; what works: abs,"),
         ("{{ text is pretty }}", "'pretty', which is not a test of templates; what works: boolean"),
         ("{{ text.encode() }}", "'encode', which is not a method of templates; what works: cap"),
@@ -96,7 +103,7 @@ def test_a_call_makes_no_more_than_is_charged(call: str, others: Any) -> None:
 )
 def test_what_is_not_on_the_list_is_refused_at_submit(template: str, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
-        template_columns(template)
+        check(template)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +115,10 @@ def test_what_is_not_on_the_list_is_refused_at_submit(template: str, says: str) 
             "{{ dict.fromkeys([1]) if 0 }}{% set call = dict['fromkeys'] %}{{ call([1]) }}",
             "fromkeys",
         ),
-        ("{{ (row.values()|map('attr', 'a')|list) }}", "No filter named 'attr'"),
+        (
+            "{% set name = 'attr' %}{{ (row.values()|map(name, 'a')|list) }}",
+            "No filter named 'attr'",
+        ),
         ("{% set call = at.now %}{{ call() }}", "now is not a method"),
     ],
 )
@@ -125,10 +135,10 @@ def test_a_method_that_is_printed_is_an_error_of_the_row() -> None:
     """A struct may have a field named as a method of dicts."""
     row = {"column": {"items": "three"}}
     assert rendered(compiled("{{ column['items'] }}"), row) == "three"
-    with pytest.raises(
-        ValueError, match=re.escape("prints the method 'items' (write {{ column['items'] }}")
-    ):
-        rendered(compiled("{{ column.items }}"), row)
+    says = re.escape("the method 'items' as a value (write column['items'] for a field")
+    for printed in ("column.items", "'a' ~ column.items", "[column.items]", "column.items|string"):
+        with pytest.raises(SecurityError, match=says):
+            rendered(compiled(f"{{{{ {printed} }}}}"), row)
 
 
 def test_the_page_names_all_filters_and_methods_of_text_that_are_left_out() -> None:
@@ -140,5 +150,17 @@ def test_the_page_names_all_filters_and_methods_of_text_that_are_left_out() -> N
     left_out = Environment().filters.keys() - FILTERS.keys()
     assert set(re.findall(r"`(\w+)`", filters[1])) == left_out
     of_text = {name for name in dir(str) if not name.startswith("_")} - METHODS.keys()
-    of_text -= {"isidentifier", "isprintable", "maketrans"}  # of no use on a prompt's way
+    of_text -= {"maketrans"}  # makes a table for translate
     assert set(re.findall(r"`(\w+)`", methods[1])) == of_text
+
+
+def test_a_stored_job_whose_template_uses_what_was_left_out_since_is_read_and_ends_at_its_worker() -> (
+    None
+):
+    task = {"kind": "generate", "prompt": "{{ text|wordwrap(80) }}"}
+    with pytest.raises(ValidationError, match="'wordwrap', which is not a filter"):
+        GenerateTask.model_validate(task)
+    stored = GenerateTask.model_validate(task, context=STORED)
+    assert stored.columns == {"text"}
+    with pytest.raises(ValueError, match="'wordwrap', which is not a filter"):
+        Renderer(stored)

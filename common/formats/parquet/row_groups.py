@@ -111,7 +111,7 @@ class RowGroup:
 
     @property
     def _is_counted(self) -> bool:
-        """Whether nobody vouches for the file, as for a copy of our own."""
+        """Whether the file is counted while it is decoded: nobody vouches for it, as we do for copies of our own."""
         return self.cache.admit is not None and self.source.origin is None
 
     def _admit(self, size_bytes: int) -> None:

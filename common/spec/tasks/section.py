@@ -2,10 +2,10 @@
 
 from typing import ClassVar, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
-from nightshift.common.spec.sections import Absent, Section
-from nightshift.common.templates.sandbox import template_columns
+from nightshift.common.spec.sections import STORED, Absent, Section
+from nightshift.common.templates.sandbox import check, template_columns
 
 
 class TaskSection(Section):
@@ -24,9 +24,11 @@ class TaskSection(Section):
     )
 
     @model_validator(mode="after")
-    def _templates_compile(self) -> Self:
+    def _templates_compile(self, info: ValidationInfo) -> Self:
+        # A job that is stored is read as it is, whatever templates have had meanwhile.
+        look = template_columns if info.context == STORED else check
         for template in self.templates:
-            template_columns(template)
+            look(template)
         return self
 
     @property
