@@ -31,10 +31,18 @@ COMPARED_CHARACTERS = 20
 _INSIDES = re.compile(r"__(class|mro|base|bases|subclasses|globals|init|builtins|import)__")
 
 
+@lru_cache(maxsize=256)
 def compiled(template: str) -> Template:
-    """A template for `rendered`; ValueError says why a text is no template, as `check` does."""
-    check(template)
-    return _ENVIRONMENT.from_string(template)
+    """A template for `rendered`; ValueError says why a text is no template here: it is none of Jinja, or uses what
+    templates do not have.
+    """
+    with _one_sentence():
+        tree = _JINJA.parse(template)
+        _refuse_reaching(tree)
+        _refuse_unlisted(tree)
+        template_columns(template)
+        # Limits of Python itself show only when the template is compiled.
+        return _ENVIRONMENT.from_string(template)
 
 
 def rendered(template: Template, row: Mapping[str, Any]) -> str:
@@ -66,18 +74,6 @@ def template_columns(template: str) -> frozenset[str]:
         if any(True for _ in meta.find_referenced_templates(tree)):
             raise ValueError("template names another template; it must stand alone")
     return frozenset(names) - frozenset(_ENVIRONMENT.globals)
-
-
-@lru_cache(maxsize=256)
-def check(template: str) -> None:
-    """ValueError says why a text is no template here: it is none of Jinja, or uses what templates do not have."""
-    with _one_sentence():
-        tree = _JINJA.parse(template)
-        _refuse_reaching(tree)
-        _refuse_unlisted(tree)
-        template_columns(template)
-        # Limits of Python itself show only when the template is compiled.
-        _ENVIRONMENT.from_string(template)
 
 
 @contextmanager

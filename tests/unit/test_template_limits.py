@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from nightshift.common.spec import STORED, GenerateTask
 from nightshift.common.templates.budget import STEP_UNITS, weight
 from nightshift.common.templates.limits import FILTERS, METHODS
-from nightshift.common.templates.sandbox import check, compiled, rendered
+from nightshift.common.templates.sandbox import compiled, rendered
 from nightshift.worker.rows.prompts import Renderer
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +103,7 @@ def test_a_call_makes_no_more_than_is_charged(call: str, others: Any) -> None:
 )
 def test_what_is_not_on_the_list_is_refused_at_submit(template: str, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
-        check(template)
+        compiled(template)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 from pydantic import Field, ValidationInfo, model_validator
 
 from nightshift.common.spec.sections import STORED, Absent, Section
-from nightshift.common.templates.sandbox import check, template_columns
+from nightshift.common.templates.sandbox import compiled, template_columns
 
 
 class TaskSection(Section):
@@ -26,9 +26,11 @@ class TaskSection(Section):
     @model_validator(mode="after")
     def _templates_compile(self, info: ValidationInfo) -> Self:
         # A job that is stored is read as it is, whatever templates have had meanwhile.
-        look = template_columns if info.context == STORED else check
         for template in self.templates:
-            look(template)
+            if info.context == STORED:
+                template_columns(template)
+            else:
+                compiled(template)
         return self
 
     @property
