@@ -80,6 +80,11 @@ def test_a_batch_is_taken_from_a_worker_that_hangs_in_it(rig: Rig) -> None:
     rig.worker()
     held = "SELECT seq FROM batches WHERE state = 'leased'"
     [(batch,)] = wait_until(lambda: rig.ask(held), what="the lease")
+    missing = rig.command("release", "stuck", "--batch", "999")
+    assert (missing.returncode, missing.stderr) == (
+        2,
+        "nightshift: job 1 (stuck) has no batch 999\n",
+    )
     assert "leased" in rig.command("release", "stuck", "--batch", str(batch)).stdout
     told = json.loads(rig.command("history", "stuck", "--json").stdout)["attempts"]
     [attempt] = [each for each in told if each["attempt"] == 1]
@@ -90,8 +95,3 @@ def test_a_batch_is_taken_from_a_worker_that_hangs_in_it(rig: Rig) -> None:
     assert rig.charges() == (0, 0)
     again = rig.command("release", "stuck", "--batch", str(batch))
     assert again.stdout.endswith("nothing changed, it is done and nobody holds it\n")
-    missing = rig.command("release", "stuck", "--batch", "999")
-    assert (missing.returncode, missing.stderr) == (
-        2,
-        "nightshift: job 1 (stuck) has no batch 999\n",
-    )
