@@ -18,7 +18,3 @@ def test_every_entry_of_a_wing_stands_where_it_says(name: str) -> None:
     for point in points - {"commands"}:
         assert callable(resolve_name(wing[point])), point
     assert all(command.called for command in wing.get("commands", ()))
-
-
-def test_every_point_is_used_by_a_wing() -> None:
-    assert all(wings.offered(point) for point in POINTS)
