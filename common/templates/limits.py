@@ -254,6 +254,10 @@ METHODS: Final[Mapping[str, Call]] = {
 def charged(call: Call, run: Callable[..., Any], values: Iterable[Any], named: Any) -> Any:
     """Runs a filter or a method after charging what it is given and the most that it may make."""
     given = [as_text(one) if at < call.texts else one for at, one in enumerate(values)]
+    if call.cost is _replaced and call.texts:
+        # The filter makes texts of these by their names, too.
+        texts = ("old", "new")
+        named = {name: as_text(one) if name in texts else one for name, one in named.items()}
     if call.cost is _joined:
         # What another filter gives has no size before it is made.
         given = [list(counted(one)) if isinstance(one, GeneratorType) else one for one in given]

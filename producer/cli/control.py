@@ -128,7 +128,7 @@ def retry(
     if yes and not lost:
         raise BadInput("--yes is for --lost, where the whole directory is gone")
     if lost:
-        redo(job, lost=True, yes=yes, as_json=as_json)
+        _retry_lost(job, sure=yes, as_json=as_json)
         return
     if not failed and not dead:
         raise BadInput(
@@ -161,15 +161,15 @@ def redo(
     as_json: context.AsJson = False,
 ) -> None:
     """Run rows again whose part was deleted or lost: the old spelling of `retry --lost`."""
-    if not lost:
-        raise BadInput(
-            "say which rows run again: `nightshift retry JOB --failed`, --dead or --lost"
-        )
+    retry(job, lost=lost, yes=yes, as_json=as_json)
+
+
+def _retry_lost(job: str, *, sure: bool, as_json: bool) -> None:
     from nightshift.producer.control import lost_parts
 
     with context.opened() as (ledger, here):
         found = context.find_job(ledger, job)
-        answer = lost_parts.redo(ledger, found, sure=yes, here=here)
+        answer = lost_parts.redo(ledger, found, sure=sure, here=here)
     context.print_answer(answer, as_json=as_json)
 
 

@@ -187,6 +187,7 @@ PLENTY = {
         "{{ ('{:' ~ '%1000Y' * 300000 ~ '}').format(day)|length }}",
         "{{ ('5' * 200000)|replace('5', ['x' * 5000])|length }}",
         "{{ ('5' * 200000)|replace(5, 'x' * 5000)|length }}",
+        "{{ ('5' * 200000)|replace(old=5, new=['x' * 5000])|length }}",
         "{{ 'x'|round(9, 'ceil') }}",
         "{{ ('%(a(b))1000000000d' % {'a(b)': 1})|length }}",
         "{{ ([cycler(a)] * 1000)|join(attribute='current')|length }}",
