@@ -201,6 +201,20 @@ def test_an_answer_that_does_not_fit_is_asked_for_again_as_the_task_says(
     assert len({call.body.get("seed") for call in remote.calls}) == 3
 
 
+def test_an_answer_held_on_retry_is_asked_for_without_its_form_first(
+    load: Callable[..., OpenaiEngine], remote: Remote
+) -> None:
+    def behave(call: Call) -> Reply:
+        said = "YES" if "structured_outputs" in call.body else "I think so"
+        return answered(call, choices=[{"message": {"content": said}, "finish_reason": "stop"}])
+
+    remote.behave = behave
+    output_form = {"choice": ["YES", "NO"], "hold": "on_retry"}
+    (outcome,) = ask(load(), chats("x"), generate(output=output_form))
+    assert output(outcome) == "YES"
+    assert ["structured_outputs" in call.body for call in remote.calls] == [False, True]
+
+
 @pytest.mark.parametrize(
     "trouble",
     [

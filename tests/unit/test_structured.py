@@ -262,6 +262,35 @@ def test_without_on_invalid_a_row_is_asked_once() -> None:
     assert len(seen) == 1
 
 
+def test_held_on_retry_a_first_try_is_free_and_the_next_is_held_before_any_other_sampling() -> None:
+    held = {"json_schema": MOOD, "hold": "on_retry", "on_invalid": {"retries": 1}}
+    good = '{"mood":"bad"}'
+    outcome, seen = asked(held, [f" {good}\n"])
+    assert isinstance(outcome, Answer)
+    assert outcome.columns == {"output": f" {good}\n"}, "white space is allowed around JSON"
+    assert seen == [RowSampling(0.0, None, is_free=True)]
+    outcome, seen = asked(held, ["so: " + good, good])
+    assert isinstance(outcome, Answer)
+    assert seen == [RowSampling(0.0, None, is_free=True), RowSampling(0.0, None)]
+    assert (outcome.prompt_tokens, outcome.output_tokens) == (20, len("so: " + good) + len(good))
+    outcome, seen = asked(held, ["no"] * 3)
+    assert isinstance(outcome, Refusal)
+    assert outcome.message.startswith("in 3 tries, at last: ")
+    assert [(each.is_free, each.temperature) for each in seen] == [
+        (True, 0.0),
+        (False, 0.0),
+        (False, 0.7),
+    ]
+
+
+def test_white_space_around_free_text_is_no_part_of_a_label() -> None:
+    labels = {"choice": ["bad", " good"]}
+    free = {**labels, "hold": "on_retry"}
+    assert asked(free, [" bad\n"])[0].columns == {"output": "bad"}
+    assert asked(free, [" good"])[0].columns == {"output": " good"}
+    assert isinstance(asked(labels, [" bad"])[0], Refusal)
+
+
 # ---------------------------------------------------------------- the column `parsed`
 
 

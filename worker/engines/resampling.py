@@ -17,11 +17,14 @@ TEMPERATURE = 0.7
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RowSampling:
-    """How a row is sampled, `n` times; `seed` is None for greedy sampling. Sample k has the seed + k."""
+    """How a row is sampled, `n` times; `seed` is None for greedy sampling. Sample k has the seed + k. `is_free`
+    says that nothing holds the answer to the form of the spec.
+    """
 
     temperature: float
     seed: int | None
     n: int = 1
+    is_free: bool = False
 
 
 UNSAMPLED = RowSampling(0.0, None)
@@ -35,7 +38,8 @@ async def sample_until_valid(
     task: GenerateTask, request: Request, sample_once: SampleOnce
 ) -> Outcome:
     """The row's outcome: its samples, of which those that are not valid were drawn again as often as the task
-    says, with the tokens of all that were drawn.
+    says, with the tokens of all that were drawn. Where the spec holds answers on_retry, the first try is free and
+    a second one, which does not count among the retries, is as the first would have been.
     """
     on_invalid = task.output and task.output.on_invalid
     n = task.sampling.n
@@ -44,14 +48,17 @@ async def sample_until_valid(
             RowErrorKind.RENDER_ERROR,
             f"the row's own temperature is 0, at which its {n} samples would be equal",
         )
-    samples = list(await sample_once(row_sampling(task, request, 0, n)))
-    for number in range(1, 1 + (on_invalid.retries if on_invalid else 0)):
+    is_free = task.output is not None and task.output.hold == "on_retry"
+    first = dataclasses.replace(row_sampling(task, request, 0, n), is_free=is_free)
+    samples = list(await sample_once(first))
+    retries = on_invalid.retries if on_invalid else 0
+    for tried, number in enumerate(range(0 if is_free else 1, 1 + retries), 1):
         failed = [at for at, each in enumerate(samples) if _is_drawn_again(each)]
         if not failed:
             break
         again = await sample_once(row_sampling(task, request, number, len(failed)))
         for at, outcome in zip(failed, again, strict=True):
-            samples[at] = _with_spent(outcome, samples[at], number)
+            samples[at] = _with_spent(outcome, samples[at], tried)
     return row_outcome(task, samples)
 
 
@@ -59,10 +66,10 @@ def _is_drawn_again(outcome: Outcome) -> bool:
     return isinstance(outcome, Refusal) and outcome.kind in RESAMPLED
 
 
-def _with_spent(outcome: Outcome, before: Outcome, number: int) -> Outcome:
-    """The outcome of a sample that was drawn again, with the tokens of before."""
+def _with_spent(outcome: Outcome, before: Outcome, tried: int) -> Outcome:
+    """The outcome of a sample that was drawn again after so many tries, with the tokens of before."""
     if isinstance(outcome, Refusal):
-        message = f"in {number + 1} tries, at last: {outcome.message}"
+        message = f"in {tried + 1} tries, at last: {outcome.message}"
         outcome = dataclasses.replace(outcome, message=message)
     return with_tokens(outcome, before)
 

@@ -31,6 +31,7 @@ class AnswerCheck:
     ) -> None:
         self._output = output
         self._accepts = accepts
+        self._is_free = output is not None and output.hold == "on_retry"
         schema = output.json_schema if output else None
         self._schema = None if schema is None else validator(schema)
         self._scalars = None if schema is None else scalar_properties(schema)
@@ -39,8 +40,12 @@ class AnswerCheck:
     def outcome(
         self, text: str, finish_reason: str | None, prompt_tokens: int, output_tokens: int
     ) -> Outcome:
-        """The row's answer, or a refusal where the text is cut off or not valid."""
+        """The row's answer, or a refusal where the text is cut off or not valid. Of a text that no engine held to
+        its form, white space around it is not part of the answer.
+        """
         error = self._error(text, finish_reason)
+        if error is not None and self._is_free and self._error(text.strip(), finish_reason) is None:
+            text, error = text.strip(), None
         if error is not None:
             return Refusal(*error, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
         return Answer(

@@ -2,7 +2,7 @@
 
 import json
 import re
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import (
     Field,
@@ -42,6 +42,12 @@ class StructuredOutput(Section):
         description="With choice: the column `confidence`, the probability that sampling under the choices at "
         "temperature 1 gives the answer.",
         exclude_if=lambda value: not value,
+    )
+    hold: Literal["always", "on_retry"] = Field(
+        "always",
+        description="When the engine holds the answer to this form: always, or on_retry: the first try is free "
+        "text, and only a row whose text does not fit is asked again, with its form held.",
+        exclude_if=lambda value: value == "always",
     )
     on_invalid: Absent[OnInvalid] = Field(
         None, description="What becomes of a row whose answer does not fit; a row error without it."

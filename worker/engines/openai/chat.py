@@ -62,7 +62,7 @@ class ChatCompletions(Endpoint):
             **_sampling(self._task, request, self._engine.base_url, self._longest),
             **_samples(self._task, sampling),
             **_template_arguments(self._task, request),
-            **_structured_output(self._task),
+            **({} if sampling.is_free else _structured_output(self._task)),
         }
         return with_args(fields, self._engine.args)
 

@@ -188,8 +188,12 @@ class Split:
             return None
         return self.family is None or inside is False
 
-    def part(self, text: str, ids: Sequence[int], inside: bool | None) -> tuple[Parted, int]:
-        """The answer and its thoughts, with the number of tokens of the first thought."""
+    def part(
+        self, text: str, ids: Sequence[int], inside: bool | None, *, is_held: bool = False
+    ) -> tuple[Parted, int]:
+        """The answer and its thoughts, with the number of tokens of the first thought. `is_held` says that the
+        engine held the answer to its form.
+        """
         if self.family is None:
             return Parted(text), 0
         if self.family.name == HARMONY:
@@ -199,7 +203,7 @@ class Split:
                 parted = replace(parted, answer=answer)
             return parted, self._of_harmony(ids).count
         markers = self.family.markers
-        parted = part(text, markers, inside, is_held=self.task.output is not None)
+        parted = part(text, markers, inside, is_held=is_held)
         if not parted.thought:
             return parted, 0
         return parted, self.model.count(ids, markers, inside)

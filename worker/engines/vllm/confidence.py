@@ -7,79 +7,23 @@ probabilities of the ways are added.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import xgrammar
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
-from vllm.tokenizers.mistral import MistralTokenizer
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from nightshift.worker.engines.protocol import Answer
 from nightshift.worker.engines.vllm.model import finished, request_id
+from nightshift.worker.engines.vllm.spelling import Labels, Spelling, labels_of
 
 MOST_TOKENS = 128
 """Tokens whose log probabilities vLLM tells for one place, of those that a request names."""
 
 SMALL = 1e-3
 """Ways that have less probability than this in all are not followed, and count as none."""
-
-Labels = tuple[bytes, ...]
-"""What is left of each label that is possible yet; empty for one that is whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spelling:
-    """How labels are spelled: the tokens by their bytes, and those that end an answer."""
-
-    by_bytes: Mapping[bytes, Sequence[int]]
-    stops: Sequence[int]
-
-    @classmethod
-    def of(cls, tokenizer: Any, vocabulary: int, ends: Iterable[int] = ()) -> "Spelling":
-        """The tokens of a vocabulary as xgrammar reads them; special tokens spell nothing. `ends` end an answer
-        beside those that the tokenizer knows.
-        """
-        if isinstance(tokenizer, MistralTokenizer):
-            info = _of_mistral(tokenizer)
-        else:
-            info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=vocabulary)
-        stops = {*info.stop_token_ids, *ends}
-        special = {*info.special_token_ids, *stops}
-        by_bytes: dict[bytes, list[int]] = defaultdict(list)
-        for token, text in enumerate(info.decoded_vocab):
-            if text and token not in special:
-                by_bytes[bytes(text)].append(token)
-        return cls(by_bytes, sorted(stops))
-
-    def tokens(self, left: Labels) -> dict[int, Labels]:
-        """The tokens that may come, and what is left of the labels behind each."""
-        behind: dict[int, set[bytes]] = defaultdict(set)
-        for label in left:
-            if not label:
-                for stop in self.stops:
-                    behind[stop].add(b"")
-            for end in range(1, len(label) + 1):
-                for token in self.by_bytes.get(label[:end], ()):
-                    behind[token].add(label[end:])
-        return {token: tuple(sorted(labels)) for token, labels in behind.items()}
-
-
-def _of_mistral(tokenizer: MistralTokenizer) -> xgrammar.TokenizerInfo:
-    """The tokens of a tokenizer of Mistral. xgrammar cannot read such a tokenizer, so the table is built as
-    vLLM's xgrammar backend builds its own.
-    """
-    kind = xgrammar.VocabType.RAW if tokenizer.is_tekken else xgrammar.VocabType.BYTE_FALLBACK
-    return xgrammar.TokenizerInfo(
-        tokenizer.vocab,
-        vocab_type=kind,
-        vocab_size=len(tokenizer.vocab),
-        stop_token_ids=[tokenizer.eos_token_id],
-        add_prefix_space=True,
-    )
 
 
 def shares(told: Mapping[int, float], tokens: Mapping[int, Labels]) -> dict[int, float]:
@@ -110,16 +54,10 @@ class Asked:
 class Confidence:
     """The probabilities of the answers of one job."""
 
-    def __init__(self, llm: AsyncLLM, tokenizer: Any, choices: Sequence[str]) -> None:
+    def __init__(self, llm: AsyncLLM, spelling: Spelling, choices: Sequence[str]) -> None:
         self._llm = llm
-        config = llm.model_config
-        ends = config.try_get_generation_config().get("eos_token_id") or ()
-        ends = (ends,) if isinstance(ends, int) else ends
-        self._spelling = Spelling.of(tokenizer, config.get_vocab_size(), ends)
-        self._text_of = {
-            token: text for text, tokens in self._spelling.by_bytes.items() for token in tokens
-        }
-        self._labels: Labels = tuple(sorted(choice.encode() for choice in choices))
+        self._spelling = spelling
+        self._labels = labels_of(choices)
         self._tokens: dict[Labels, dict[int, Labels]] = {}
         self.token_ids = self._first_asked()
 
@@ -185,7 +123,7 @@ class Confidence:
             told = await self._ask(asked, prefix, sorted(behind))
         total = 0.0
         for token, share in sorted(shares(told, behind).items(), key=lambda each: -each[1]):
-            text = self._text_of.get(token, b"")
+            text = self._spelling.text_of.get(token, b"")
             if (text and not wanted.startswith(text)) or (not text and wanted):
                 continue
             if len(behind[token]) == 1:

@@ -25,6 +25,7 @@ from nightshift.worker.engines.vllm.answers import Opening, Split, before_stops
 from nightshift.worker.engines.vllm.confidence import Asked, Confidence
 from nightshift.worker.engines.vllm.model import Model, TaskHandler, finished, request_id
 from nightshift.worker.engines.vllm.numbers import answer_numbers, prompt_numbers
+from nightshift.worker.engines.vllm.one_pass import OnePass, can_tell
 from nightshift.worker.engines.vllm.params import sampling_params
 from nightshift.worker.engines.vllm.thinking import Thinking
 from nightshift.worker.engines.vllm.turns import LIKELIEST, NAMED
@@ -43,6 +44,10 @@ class Prompt:
     content: Any
     opening: Opening = field(default_factory=Opening)
     arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+SPARE_TOKENS = 2
+"""Tokens of a free answer beside the bytes of a label: white space before it, and the end of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +73,23 @@ class Generation(TaskHandler):
         self._check = AnswerCheck(task.output)
         self._split = Split.of(resolved, model.thinking, task)
         self._longest = int(resolved.get("max_tokens") or task.sampling.max_tokens)
+        self._choices = tuple((task.output and task.output.choice) or ())
         self._confidence = self._of_choices() if task.has_confidence else None
+        self._one_pass = self._of_task() if can_tell(task) and task.thinking != "on" else None
 
     def _of_choices(self) -> Confidence:
-        choices = tuple((self._task.output and self._task.output.choice) or ())
-        with self._model.tokenizing:
-            if choices not in self._model.confidences:
-                made = Confidence(self._model.llm, self._model.tokenizer, choices)
-                self._model.confidences[choices] = made
-            found: Confidence = self._model.confidences[choices]
-            return found
+        choices, spelling = self._choices, self._model.spelling
+        return self._model.once(
+            (Confidence, choices), lambda: Confidence(self._model.llm, spelling, choices)
+        )
+
+    def _of_task(self) -> OnePass | None:
+        """None for an engine that speculates: vLLM checks several tokens in a pass of such an engine."""
+        if self._model.llm.vllm_config.speculative_config is not None:
+            return None
+        choices, spelling = self._choices, self._model.spelling
+        task = self._task.model_dump_json()
+        return self._model.once((OnePass, task), lambda: OnePass.of(spelling, choices))
 
     def verify(self) -> None:
         """JobRefused for structured output, or sampling, that vLLM refuses for every row;
@@ -174,7 +186,8 @@ class Generation(TaskHandler):
             queued += drawn.queued
             if drawn.unheld:
                 fewer = replace(sampling, n=len(drawn.unheld))
-                again = await self._drawn(request, prompt, fewer, is_held=True)
+                held = replace(prompt, opening=Opening(inside=False))
+                again = await self._drawn(request, held, fewer)
                 queued += again.queued
                 for place, outcome in zip(drawn.unheld, again.outcomes, strict=True):
                     drawn.outcomes[place] = with_tokens(outcome, drawn.outcomes[place])
@@ -190,25 +203,72 @@ class Generation(TaskHandler):
             return NAMED
         return None if self._task.sampling.logprobs is None else LIKELIEST
 
-    async def _drawn(
-        self, request: Request, prompt: Prompt, sampling: RowSampling, *, is_held: bool = False
-    ) -> "Drawn":
-        """Runs the model once; `is_held` holds structured output from the first token."""
+    async def _drawn(self, request: Request, prompt: Prompt, sampling: RowSampling) -> "Drawn":
+        """Runs the model once; before that for one token of a choice, where that may be enough."""
+        choice = self._choice(prompt.opening, sampling)
+        if choice is None:
+            return await self._generated(request, prompt, sampling)
+        drawn, spent = await self._in_one_pass(choice, request, prompt, sampling)
+        if drawn is None:
+            drawn = await self._generated(request, prompt, sampling)
+        drawn.outcomes[0] = with_tokens(drawn.outcomes[0], spent)
+        return drawn
+
+    def _choice(self, opening: Opening, sampling: RowSampling) -> OnePass | None:
+        """What tells a row's choice by one token; None where the answer is sampled, or a thought may come first."""
+        choice = self._one_pass
+        may_think = self._split.ended(opening.inside) is False
+        if choice is None or sampling.is_free or sampling.temperature > 0 or may_think:
+            return None
+        return choice if choice.is_open else None
+
+    async def _in_one_pass(
+        self, choice: OnePass, request: Request, prompt: Prompt, sampling: RowSampling
+    ) -> tuple["Drawn | None", Outcome]:
+        """The row's label, None where several are left; and an outcome with the tokens beside those of the label."""
+        ready = await self._ready(prompt)
+        if isinstance(ready, Refusal):
+            return Drawn([ready]), Answer({})
+        ids = ready.prompt["prompt_token_ids"]
+
+        async def ask(written: Sequence[int], allowed: Sequence[int]) -> RequestOutput:
+            given, params = ready.prompt, self._params(request, sampling, prompt.opening)
+            params.structured_outputs = None
+            params.max_tokens, params.allowed_token_ids, params.detokenize = 1, [*allowed], False
+            if written:
+                given = {**await self._prompt(prompt), "prompt_token_ids": [*ids, *written]}
+                params.prompt_logprobs = None
+            found: RequestOutput = await finished(
+                self._model.llm.generate(given, params, request_id(request))
+            )
+            return found
+
+        told = await choice.told(ask, self._model.longest - 1 - len(ids))
+        if told.output is None:
+            return None, told.spent
+        return await self._told(told.output, request, prompt, ready), told.spent
+
+    async def _generated(self, request: Request, prompt: Prompt, sampling: RowSampling) -> "Drawn":
+        """What vLLM writes to its end."""
         ready = await self._ready(prompt)
         if isinstance(ready, Refusal):
             return Drawn([ready] * sampling.n)
-        if is_held:
-            ready = replace(ready, opening=Opening(inside=False))
         params = self._params(request, sampling, ready.opening)
         ended = self._split.ended(ready.opening.inside)
         told = {} if self._task.output is None or ended is None else {"reasoning_ended": ended}
         found = self._model.llm.generate(ready.prompt, params, request_id(request), **told)
         output: RequestOutput = await finished(found)  # FINAL_ONLY: there is one
-        return await self._told(output, request, prompt, ready)
+        return await self._told(output, request, prompt, ready, is_free=sampling.is_free)
 
     def _params(self, request: Request, sampling: RowSampling, opening: Opening) -> SamplingParams:
         params = sampling_params(self._task, request, sampling, self._longest)
         params.thinking_token_budget = opening.budget
+        if sampling.is_free:
+            params.structured_outputs = None
+            if self._choices and self._split.family is None:  # what is longer is no label
+                longest = max(len(choice.encode()) for choice in self._choices)
+                params.max_tokens = min(params.max_tokens or longest, longest + SPARE_TOKENS)
+                params.min_tokens = min(params.min_tokens, params.max_tokens)
         if self._split.family is not None:
             params.skip_special_tokens = False  # markers may be special tokens
         if self._confidence is not None:
@@ -220,17 +280,28 @@ class Generation(TaskHandler):
         return Ready(TokensPrompt(prompt_token_ids=prompt.content), prompt.opening)
 
     async def _told(
-        self, output: RequestOutput, request: Request, prompt: Prompt, ready: Ready
+        self,
+        output: RequestOutput,
+        request: Request,
+        prompt: Prompt,
+        ready: Ready,
+        *,
+        is_free: bool = False,
     ) -> "Drawn":
         """What vLLM drew; the tokens of the prompt count with the first sample."""
         length = len(output.prompt_token_ids or ())
         most = Most.of(self._task, request, self._longest, self._model.longest - length)
         outcomes, unheld = [], []
         for place, completion in enumerate(output.outputs):
-            outcome, thought = await self._checked(completion, most, prompt, ready)
+            outcome, thought = await self._checked(completion, most, prompt, ready, is_free=is_free)
             outcomes.append(outcome)
             is_failed = isinstance(outcome, Refusal) and outcome.kind in RESAMPLED
-            if is_failed and not thought and self._split.is_gated(ready.opening.inside):
+            if (
+                is_failed
+                and not is_free
+                and not thought
+                and self._split.is_gated(ready.opening.inside)
+            ):
                 unheld.append(place)
         numbers = prompt_numbers(self._task, output)
         if numbers:
@@ -243,14 +314,23 @@ class Generation(TaskHandler):
         return Drawn(outcomes, unheld, _queued_seconds(output))
 
     async def _checked(
-        self, completion: CompletionOutput, most: "Most", prompt: Prompt, ready: Ready
+        self,
+        completion: CompletionOutput,
+        most: "Most",
+        prompt: Prompt,
+        ready: Ready,
+        *,
+        is_free: bool,
     ) -> tuple[Outcome, bool]:
         """The outcome of a sample, and whether it begins with a thought."""
         if completion.finish_reason not in ANSWERED:
             raise ValueError(f"it ended the row with {completion.finish_reason!r}; see its log")
         tokens = len(completion.token_ids)
         parted, thought_tokens = self._split.part(
-            self._answer_text(completion), completion.token_ids, ready.opening.inside
+            self._answer_text(completion),
+            completion.token_ids,
+            ready.opening.inside,
+            is_held=self._task.output is not None and not is_free,
         )
         outcome: Outcome
         reason = completion.finish_reason

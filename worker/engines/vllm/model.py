@@ -3,17 +3,20 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from nightshift.common.errors import EngineDead
 from nightshift.worker.engines.images import Reads
 from nightshift.worker.engines.protocol import Outcome, Request, Work
+from nightshift.worker.engines.vllm.spelling import Spelling
 from nightshift.worker.engines.vllm.thinking import Thinking
 from nightshift.worker.engines.vllm.turns import Turns
+
+T = TypeVar("T")
 
 DECODED_ROWS = 8
 """Rows whose images are decoded at the same time: a decoded image may have 200 MB."""
@@ -22,8 +25,8 @@ DECODED_ROWS = 8
 @dataclass(frozen=True, slots=True)
 class Model:
     """A loaded model: `longest` is max_model_len, prompt and answer together, in tokens. `args` are the
-    arguments that the spec gave the engine. `thinking` is that of a model that generates. `confidences` tell the
-    probabilities of choices, by the choices. Requests that ask for numbers of tokens take `turns`.
+    arguments that the spec gave the engine. `thinking` is that of a model that generates. `kept` is what was made
+    once for all batches. Requests that ask for numbers of tokens take `turns`.
 
     `tokenizing` is held around each use of the tokenizer: HF's fast tokenizers are not safe for two
     threads at once. A row holds `decoding` from the decoding of its images until vLLM's processor
@@ -38,8 +41,21 @@ class Model:
     tokenizing: threading.Lock = field(default_factory=threading.Lock)
     decoding: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(DECODED_ROWS))
     reads: Reads = field(default_factory=Reads)
-    confidences: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    kept: dict[Hashable, Any] = field(default_factory=dict)
     turns: Turns = field(default_factory=Turns)
+
+    def once(self, what: Hashable, make: Callable[[], T]) -> T:
+        """What `make` makes at the first call for `what`. It may use the tokenizer, and calls this no further."""
+        with self.tokenizing:
+            if what not in self.kept:
+                self.kept[what] = make()
+            found: T = self.kept[what]
+            return found
+
+    @property
+    def spelling(self) -> Spelling:
+        """How labels are spelled in the model's tokens."""
+        return self.once(Spelling, lambda: Spelling.of_engine(self.llm, self.tokenizer))
 
 
 class TaskHandler(Protocol):
