@@ -82,7 +82,7 @@ def main(
                     found = {who: turn() for who, turn in turns[:: 1 if number % 2 == 0 else -1]}
                     said[dataset.name] = _note(dataset, made_rows, found, rates, ratios)
     lines = [_line(each, rates, ratios, who, said[each.name]) for each in chosen for who in FLEETS]
-    (keep if not only and rounds >= 3 else show)("arranged", lines)
+    (show if only else keep)("arranged", lines)
 
 
 def _raw(made: str, rows: Path, place: Path, args: dict[str, Any]) -> Found:
@@ -132,7 +132,7 @@ def _fleet(
         _job(warming, servers, group, log, START_SECONDS)
         spec = _spec(made, rows, place / "out", args, order)
         seconds, cached = _job(spec, servers, group, log, WORK_SECONDS)
-    passed = _pass_seconds({**spec, "output": {"uri": str(place / "again")}})
+    passed = pass_seconds({**spec, "output": {"uri": str(place / "again")}})
     found = ds.dataset(place / "out", format="parquet", exclude_invalid_files=True).to_table(
         columns=["row_index", "output", "error"]
     )
@@ -141,7 +141,7 @@ def _fleet(
     return {"seconds": seconds + passed, "texts": texts, "cached": cached, "pass": passed}
 
 
-def _pass_seconds(data: dict[str, Any]) -> float:
+def pass_seconds(data: dict[str, Any]) -> float:
     """How long the rows of a job take to be arranged, into another directory."""
     spec = parse_spec(data, "the benchmark")
     plan = planner.plan(spec.input, spec.batch.rows, columns=spec.read_columns)

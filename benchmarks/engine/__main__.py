@@ -30,6 +30,9 @@ console = Console(highlight=False)
 def main(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds at batch 64.")] = 7,
     others: Annotated[int, typer.Option(min=0, help="Of these, rounds at 16 and 256 too.")] = 3,
+    size: Annotated[
+        int, typer.Option(min=256, help="Rows at batch 64; four times so many at 256.")
+    ] = 1024,
     quick: Annotated[bool, typer.Option(help="One round of few rows, kept nowhere.")] = False,
     only: Annotated[str, typer.Option(help="Contenders, by their letters.")] = CONTENDERS,
     folder: Annotated[
@@ -37,7 +40,7 @@ def main(
     ] = None,
 ) -> None:
     """Measure how full the fleet keeps its engine, beside raw vLLM and a naive loop."""
-    size = 64 if quick else 1024
+    size = 64 if quick else size
     rounds, others = (1, 1) if quick else (rounds, min(others, rounds))
     home = folder or Path(tempfile.mkdtemp(prefix="bench-engine-"))
     try:

@@ -1,9 +1,9 @@
 """What the contenders share: engine arguments, workloads, results, and the processes of one."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -68,6 +68,7 @@ class Plan:
     folder: str
     warm: Workload
     workloads: tuple[Workload, ...]
+    args: dict[str, Any] = field(default_factory=lambda: ENGINE_ARGS)
 
     def argument(self) -> str:
         """For a command line."""
@@ -78,7 +79,8 @@ class Plan:
         """From a command line."""
         data = json.loads(argument)
         workloads = tuple(Workload(**each) for each in data["workloads"])
-        return cls(data["model"], data["folder"], Workload(**data["warm"]), workloads)
+        warm = Workload(**data["warm"])
+        return cls(data["model"], data["folder"], warm, workloads, data["args"])
 
 
 class Contender(Protocol):
@@ -93,9 +95,11 @@ class Contender(Protocol):
 
 
 @contextmanager
-def process(argv: list[str], log: Path, **settings: str) -> Iterator[ProcessGroup]:
+def process(
+    argv: list[str], log: Path, variables: Mapping[str, str] = ENVIRONMENT, **settings: str
+) -> Iterator[ProcessGroup]:
     """A process and all that it starts; afterwards none of them is left."""
-    environment = child_environment(load_settings(**settings), **ENVIRONMENT)
+    environment = child_environment(load_settings(**settings), **variables)
     with log.open("ab") as output:
         group = ProcessGroup.start(argv, env=environment, stdout=output, stderr=output)
     try:

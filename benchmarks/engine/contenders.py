@@ -2,12 +2,14 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.engine import naive_queue
 from benchmarks.engine.contender import (
+    ENVIRONMENT,
     START_SECONDS,
     WORK_SECONDS,
     Plan,
@@ -28,13 +30,19 @@ class Raw:
 
     def run(self, plan: Plan) -> list[Result]:
         """Starts it, waits for its results, ends it."""
-        log = Path(plan.folder) / "log"
-        results = Path(plan.folder) / "results.json"
-        argv = [sys.executable, "-m", "benchmarks.engine.raw", self.kind, plan.argument()]
-        seconds = START_SECONDS + WORK_SECONDS * len(plan.workloads)
-        with process(argv, log) as group:
-            wait_for(results.exists, seconds, group, log)
-            return [Result.read(each) for each in json.loads(results.read_text())]
+        return run_program([sys.executable, "-m", "benchmarks.engine.raw", self.kind], plan)
+
+
+def run_program(
+    argv: list[str], plan: Plan, variables: Mapping[str, str] = ENVIRONMENT
+) -> list[Result]:
+    """The results of a program that gets the plan, leaves `results.json` in its folder, and waits."""
+    log = Path(plan.folder) / "log"
+    results = Path(plan.folder) / "results.json"
+    seconds = START_SECONDS + WORK_SECONDS * len(plan.workloads)
+    with process([*argv, plan.argument()], log, variables) as group:
+        wait_for(results.exists, seconds, group, log)
+        return [Result.read(each) for each in json.loads(results.read_text())]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ import pyarrow.dataset as ds
 import yaml
 
 from benchmarks.engine.contender import (
-    ENGINE_ARGS,
     START_SECONDS,
     WORK_SECONDS,
     Plan,
@@ -74,7 +73,7 @@ class Fleet:
         engine: dict[str, Any] | None = None,
     ) -> Result:
         output = Path(plan.folder) / workload.name
-        spec = _spec(plan.model, workload, output)
+        spec = spec_of(plan, workload, output)
         _, span = run_job(spec, self._servers, group, log, seconds)
         return Result(span, _tokens(output), engine or {})
 
@@ -113,7 +112,8 @@ def run_job(
     return job_id, span
 
 
-def _spec(model: str, workload: Workload, output: Path) -> dict[str, Any]:
+def spec_of(plan: Plan, workload: Workload, output: Path) -> dict[str, Any]:
+    """The job of one workload."""
     return {
         "name": f"bench-{workload.name}",
         "input": {"uri": workload.path},
@@ -127,7 +127,7 @@ def _spec(model: str, workload: Workload, output: Path) -> dict[str, Any]:
                 "max_tokens_column": "max_tokens",
             },
         },
-        "engine": {"backend": "vllm", "model": model, "args": ENGINE_ARGS},
+        "engine": {"backend": "vllm", "model": plan.model, "args": plan.args},
         "output": {"uri": str(output)},
         "batch": {"rows": workload.batch},
     }

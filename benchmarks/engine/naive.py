@@ -19,7 +19,7 @@ from nightshift.worker.engines.vllm.engine import effective
 def serve(plan: Plan, broker_url: str) -> None:
     """A worker with a warm engine; each task reads its rows, generates, and writes its part."""
     folder = Path(plan.folder)
-    llm, generate = raw.load_llm(plan.model)
+    llm, generate = raw.load_llm(plan)
     tokenizer = llm.get_tokenizer()
     (folder / ENGINE).write_text(json.dumps(effective(llm.llm_engine.vllm_config)))
     app = make_app(broker_url)

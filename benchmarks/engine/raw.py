@@ -16,7 +16,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from benchmarks.engine.contender import ENGINE_ARGS, Plan, Result, Workload
+from benchmarks.engine.contender import Plan, Result, Workload
 from benchmarks.engine.rows import Tokens, chat
 from nightshift.worker.engines.vllm.engine import effective
 
@@ -24,17 +24,17 @@ Kind = Literal["generate", "async"]
 Generate = Callable[[Sequence[str], Sequence[SamplingParams]], list[Any]]
 
 
-def load_llm(model: str) -> tuple[LLM, Generate]:
+def load_llm(plan: Plan) -> tuple[LLM, Generate]:
     """A warm `LLM`, and one call of `LLM.generate`."""
-    llm = LLM(model, **ENGINE_ARGS)
+    llm = LLM(plan.model, **plan.args)
     return llm, lambda prompts, params: llm.generate(list(prompts), list(params), use_tqdm=False)
 
 
-def load_async(model: str, loop: asyncio.AbstractEventLoop) -> tuple[AsyncLLM, Generate]:
+def load_async(plan: Plan, loop: asyncio.AbstractEventLoop) -> tuple[AsyncLLM, Generate]:
     """An `AsyncLLM` on `loop`, and a call that submits everything and waits."""
 
     async def start() -> AsyncLLM:
-        return AsyncLLM.from_engine_args(AsyncEngineArgs(model=model, **ENGINE_ARGS))
+        return AsyncLLM.from_engine_args(AsyncEngineArgs(model=plan.model, **plan.args))
 
     llm = loop.run_until_complete(start())
 
@@ -87,10 +87,10 @@ def main(kind: str, argument: str) -> None:
     """Warms up, does every workload, leaves the results in a file, and waits for its end."""
     plan = Plan.from_argument(argument)
     if kind == "generate":
-        llm, generate = load_llm(plan.model)
+        llm, generate = load_llm(plan)
         config = llm.llm_engine.vllm_config
     else:
-        llm, generate = load_async(plan.model, asyncio.new_event_loop())
+        llm, generate = load_async(plan, asyncio.new_event_loop())
         config = llm.vllm_config
     tokenizer, engine = llm.get_tokenizer(), effective(config)
     _measure(plan.warm, tokenizer, generate, engine)
