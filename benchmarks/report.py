@@ -1,8 +1,10 @@
 """The result of a benchmark: lines of one table, on the screen, in a file, and in
 docs/performance.md.
 
-Each benchmark shows its lines and keeps them in `benchmarks/out/NAME.json`; `python -m
-benchmarks.report` lays all that are kept between the markers of docs/performance.md.
+Each benchmark shows its lines and keeps them in `benchmarks/measured/NAME.json`, with the day and the
+machine; `python -m benchmarks.report` lays all that are kept between the markers of
+docs/performance.md. The files are part of the repository, so that one benchmark can be measured anew
+and the page made again.
 """
 
 import json
@@ -19,7 +21,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-OUT = Path(__file__).parent / "out"
+OUT = Path(__file__).parent / "measured"
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
@@ -27,6 +29,9 @@ RESAMPLES = 10_000
 """Draws of the bootstrap; with so many its interval moves by less than the digits that are printed."""
 
 INTERVAL_PERCENT = 95
+
+FIRST = ("peers", "engine", "arranged")
+"""Benchmarks that stand first in the table: those beside other programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +89,19 @@ def spread(values: Sequence[float]) -> str:
     return f"{min(values):.3g} to {max(values):.3g}"
 
 
-def keep(name: str, lines: Sequence[Line]) -> None:
-    """Shows the lines of one benchmark and keeps them for the page."""
+def keep(name: str, lines: Sequence[Line], **figures: object) -> None:
+    """Shows the lines of one benchmark and keeps them for the page; with them `figures`, from which a
+    picture is drawn.
+    """
     show(name, lines)
     OUT.mkdir(exist_ok=True)
-    kept = {"measured": f"{datetime.now(UTC):%Y-%m-%d}", "lines": [asdict(line) for line in lines]}
-    (OUT / f"{name}.json").write_text(json.dumps(kept, indent=2), encoding="utf-8")
+    kept = {
+        "measured": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": machine(),
+        "lines": [asdict(line) for line in lines],
+        **figures,
+    }
+    (OUT / f"{name}.json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
 
 def show(title: str, lines: Sequence[Line]) -> None:
@@ -120,20 +132,25 @@ def machine() -> str:
     )
 
 
-def page() -> None:
-    """Writes the table of everything that is kept into docs/performance.md."""
-    rows = []
-    for file in sorted(OUT.glob("*.json")):
+def written(page: str) -> str:
+    """The page with everything that is kept between its markers: one table a machine."""
+    tables: dict[str, list[tuple[str, ...]]] = {}
+    for file in sorted(OUT.glob("*.json"), key=_order):
         kept = json.loads(file.read_text(encoding="utf-8"))
-        rows += [(*_cells(Line(**line)), kept["measured"]) for line in kept["lines"]]
+        tables.setdefault(kept["machine"], []).extend(
+            (*_cells(Line(**line)), kept["measured"]) for line in kept["lines"]
+        )
     head = (*HEADINGS, "measured")
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, ("---",) * len(head), *rows)]
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    table = "\n".join(lines)
-    PAGE.write_text(
-        f"{before}{BEGIN}\n\nMachine: {machine()}.\n\n{table}\n\n{END}{after}", encoding="utf-8"
-    )
+    before, _, rest = page.partition(BEGIN)
+    parts = [before + BEGIN]
+    for place, rows in tables.items():
+        lines = [f"| {' | '.join(cells)} |" for cells in (head, ("---",) * len(head), *rows)]
+        parts += [f"Machine: {place}.", "\n".join(lines)]
+    return "\n\n".join([*parts, END]) + rest.partition(END)[2]
+
+
+def _order(file: Path) -> tuple[int, str]:
+    return FIRST.index(file.stem) if file.stem in FIRST else len(FIRST), file.stem
 
 
 def _cells(line: Line) -> tuple[str, ...]:
@@ -150,4 +167,4 @@ def _cells(line: Line) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    page()
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
