@@ -96,7 +96,7 @@ class Contender(Protocol):
 
 @contextmanager
 def process(
-    argv: list[str], log: Path, variables: Mapping[str, str] = ENVIRONMENT, **settings: str
+    argv: list[str], log: Path, variables: Mapping[str, str] = ENVIRONMENT, /, **settings: str
 ) -> Iterator[ProcessGroup]:
     """A process and all that it starts; afterwards none of them is left."""
     environment = child_environment(load_settings(**settings), **variables)
