@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,6 +31,10 @@ from nightshift.producer.submit.arrange.arrange import arranged_plan
 from nightshift.producer.submit.planning import planner
 
 MAX_TOKENS = 8
+"""Tokens of each free answer."""
+
+LABEL_TOKENS = 64
+"""Most tokens of a label: none is cut."""
 
 ARGS: dict[str, Any] = {
     "max_num_seqs": 64,
@@ -73,10 +77,11 @@ def main(
                     args = ARGS | {
                         "kv_cache_memory_bytes": TOKEN_BYTES * (dataset.cache_tokens + SPARE_TOKENS)
                     }
+                    fleet = partial(_fleet, made, rows, place, args, dataset.labels, servers)
                     turns: list[tuple[str, Callable[[], Found]]] = [
-                        ("raw", partial(_raw, made, rows, place, args)),
-                        ("fleet", partial(_fleet, made, rows, place, args, servers, "none")),
-                        ("arranged", partial(_fleet, made, rows, place, args, servers, "prefix")),
+                        ("raw", partial(_raw, made, rows, place, args, dataset.labels)),
+                        ("fleet", partial(fleet, "none")),
+                        ("arranged", partial(fleet, "prefix")),
                     ]
                     # None of them always follows the other.
                     found = {who: turn() for who, turn in turns[:: 1 if number % 2 == 0 else -1]}
@@ -85,13 +90,16 @@ def main(
     (show if only else keep)("arranged", lines)
 
 
-def _raw(made: str, rows: Path, place: Path, args: dict[str, Any]) -> Found:
+def _raw(
+    made: str, rows: Path, place: Path, args: dict[str, Any], labels: Sequence[str] = ()
+) -> Found:
     out = place / "raw.json"
     plan = {
         "model": made,
         "rows": str(rows),
         "args": args,
-        "max_tokens": MAX_TOKENS,
+        "max_tokens": LABEL_TOKENS if labels else MAX_TOKENS,
+        "labels": labels,
         "out": str(out),
     }
     argv = [sys.executable, "-m", "benchmarks.arranged.raw", json.dumps(plan)]
@@ -110,7 +118,13 @@ def _raw(made: str, rows: Path, place: Path, args: dict[str, Any]) -> Found:
 
 
 def _fleet(
-    made: str, rows: Path, place: Path, args: dict[str, Any], servers: dict[str, str], order: str
+    made: str,
+    rows: Path,
+    place: Path,
+    args: dict[str, Any],
+    labels: Sequence[str],
+    servers: dict[str, str],
+    order: str,
 ) -> Found:
     """A warm worker; from the first claim to the last commit, by the ledger's own clock, and the time
     of the pass that arranges the rows.
@@ -128,9 +142,9 @@ def _fleet(
         process(worker, place / "worker.log", **servers) as group,
     ):
         log = place / "worker.log"
-        warming = _spec(made, warm, place / "warm", args, "none")
+        warming = _spec(made, warm, place / "warm", args, labels, "none")
         _job(warming, servers, group, log, START_SECONDS)
-        spec = _spec(made, rows, place / "out", args, order)
+        spec = _spec(made, rows, place / "out", args, labels, order)
         seconds, cached = _job(spec, servers, group, log, WORK_SECONDS)
     passed = pass_seconds({**spec, "output": {"uri": str(place / "again")}})
     found = ds.dataset(place / "out", format="parquet", exclude_invalid_files=True).to_table(
@@ -150,14 +164,20 @@ def pass_seconds(data: dict[str, Any]) -> float:
     return time.monotonic() - began
 
 
-def _spec(made: str, rows: Path, output: Path, args: dict[str, Any], order: str) -> dict[str, Any]:
+def _spec(
+    made: str, rows: Path, output: Path, args: dict[str, Any], labels: Sequence[str], order: str
+) -> dict[str, Any]:
+    sampling = {"temperature": 0, "max_tokens": LABEL_TOKENS if labels else MAX_TOKENS}
+    form: dict[str, Any] = {"sampling": {**sampling, "ignore_eos": True}}
+    if labels:
+        form = {"sampling": sampling, "output": {"choice": list(labels)}}
     return {
         "name": "bench",
         "input": {"uri": str(rows)},
         "task": {
             "kind": "generate",
             "prompt": "{{ shared }} {{ own }}",
-            "sampling": {"temperature": 0, "ignore_eos": True, "max_tokens": MAX_TOKENS},
+            **form,
         },
         "engine": {"backend": "vllm", "model": made, "args": args},
         "output": {"uri": str(output)},
@@ -190,13 +210,15 @@ def _note(
     for who in FLEETS:
         ratio = found["raw"]["seconds"] / found[who]["seconds"]
         ratios[dataset.name, who].append(ratio)
-    differing = sum(
-        one != other
-        for one, other in zip(found["fleet"]["texts"], found["arranged"]["texts"], strict=True)
-    )
+    pairs = zip(*(found[who]["texts"] for who in ("raw", *FLEETS)), strict=True)
+    differing = unlike = 0
+    for raw, fleet, arranged in pairs:
+        differing += fleet != arranged
+        unlike += raw not in (fleet, arranged)
     cached = ", ".join(f"{who} {100 * each['cached']:.0f} %" for who, each in found.items())
     said = (
-        f"{differing} of {len(rows)} answers differ by the order; cached {cached}; the pass took "
+        f"{differing} of {len(rows)} answers differ by the order"
+        f"{f', {unlike} from raw vLLM' if dataset.labels else ''}; cached {cached}; the pass took "
         f"{found['arranged']['pass']:.1f} s"
     )
     figures = ", ".join(f"{who} {ratios[dataset.name, who][-1]:.2f}" for who in FLEETS)

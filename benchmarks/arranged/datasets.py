@@ -1,4 +1,4 @@
-"""The four datasets, made by seed: what their rows share, and the cache that they get."""
+"""The datasets, made by seed: what their rows share, the cache that they get, and the labels to choose from."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,8 @@ Rows = list[dict[str, str]]
 @dataclass(frozen=True, slots=True)
 class Dataset:
     """`make(generator)` gives the rows; `cache_tokens` are those that the engine keeps, `wanted` is the
-    least rate of the `judged` fleet over raw vLLM in dataset order.
+    least rate of the `judged` fleet over raw vLLM in dataset order. Answers are one of the `labels`, else 8
+    tokens of free text.
     """
 
     name: str
@@ -29,6 +30,25 @@ class Dataset:
     cache_tokens: int
     wanted: float
     judged: str = "arranged"
+    labels: tuple[str, ...] = ()
+
+
+LETTERS = ("A", "B", "C", "D")
+
+SENTENCES = (
+    "the customer is content",
+    "nothing is said of the matter",
+    "complaint of a broken part",
+    "wants the money back",
+)
+
+BEGUN_ALIKE = (
+    "the customer is content with the product",
+    "the customer is content with the service",
+    "the customer complains of the product",
+    "the customer complains of the service",
+)
+"""Every token that begins one of these labels begins all of them."""
 
 
 def _text(generator: np.random.Generator, count: int) -> str:
@@ -67,6 +87,13 @@ def systems(generator: np.random.Generator, count: int = 20, each: int = 30) -> 
     return _shuffled(generator, rows)
 
 
+def short(generator: np.random.Generator, rows: int = 8_000) -> Rows:
+    """Short rows that share nothing."""
+    return [
+        {"shared": "", "own": _text(generator, int(generator.integers(8, 25)))} for _ in range(rows)
+    ]
+
+
 def equal(generator: np.random.Generator, rows: int = 1_500, share: float = 0.4) -> Rows:
     """Rows of which a share is a copy of another one, shuffled."""
     found = nothing(generator, round(rows * (1 - share)))
@@ -80,4 +107,25 @@ DATASETS = (
     Dataset("documents", "200 documents, 8 questions each", documents, 22_000, 1.8),
     Dataset("systems", "20 system prompts of 1,500 tokens", systems, 7_500, 1.5),
     Dataset("equal", "40 % equal requests", equal, 10_000, 1.45),
+    Dataset("letters", "short prompts, labels of one token", short, 10_000, 1.2, "fleet", LETTERS),
+    Dataset(
+        "sentences",
+        "short prompts, labels of 4 tokens and more",
+        short,
+        10_000,
+        1.4,
+        "fleet",
+        SENTENCES,
+    ),
+    Dataset(
+        "begun", "short prompts, labels that begin alike", short, 10_000, 0.97, "fleet", BEGUN_ALIKE
+    ),
+    Dataset(
+        "questions",
+        "200 documents, 8 questions each, answered by a label",
+        documents,
+        22_000,
+        2.2,
+        labels=SENTENCES,
+    ),
 )

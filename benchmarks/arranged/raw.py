@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 from vllm import LLM, SamplingParams
+from vllm.sampling_params import StructuredOutputsParams
 
 from benchmarks.engine.rows import chat
 
@@ -18,7 +19,14 @@ def main(argument: str) -> None:
     plan = json.loads(argument)
     llm = LLM(plan["model"], **plan["args"])
     tokenizer = llm.get_tokenizer()
-    params = SamplingParams(temperature=0, max_tokens=plan["max_tokens"], ignore_eos=True)
+    labels = plan["labels"]
+    form = StructuredOutputsParams(choice=list(labels)) if labels else None
+    params = SamplingParams(
+        temperature=0,
+        max_tokens=plan["max_tokens"],
+        ignore_eos=not labels,
+        structured_outputs=form,
+    )
     warm = chat(tokenizer, [f"warm {number} up" for number in range(WARM_ROWS)])
     llm.generate(warm, params, use_tqdm=False)
     rows = pq.read_table(plan["rows"]).to_pylist()

@@ -1,5 +1,7 @@
 """Choices that one token tells: the same labels as under a grammar, from the real vLLM."""
 
+import asyncio
+import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,18 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 import xgrammar
-from tokenizers import Tokenizer, decoders, models, normalizers, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    set_seed,
+)
 from vllm import SamplingParams, TokensPrompt
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.structured_output.utils import choice_as_grammar
 
-from nightshift.common.spec import GenerateTask
+from nightshift.common.spec import GenerateTask, VllmEngineSpec
 from nightshift.worker.engines.protocol import Answer, Engine, Refusal, Request, Work
+from nightshift.worker.engines.vllm.engine import VllmEngine
 from nightshift.worker.engines.vllm.model import finished
 from nightshift.worker.engines.vllm.one_pass import Trial, can_tell, may_begin, pays
 from nightshift.worker.engines.vllm.spelling import Spelling, labels_of
-from tests.support.models import MODEL
+from tests.engine.contract import lent
+from tests.support.models import ARGUMENTS, MODEL
 
 SENTIMENTS = ["positive", "neutral", "negative"]
 
@@ -89,7 +99,7 @@ def asked(engine: Engine, job: GenerateTask, texts: list[str]) -> list[Answer]:
     found: dict[int, Any] = {}
     engine.start(Work(job, chats(texts), 60, found.__setitem__)).result()
     answers = [outcome for _, outcome in sorted(found.items())]
-    assert all(isinstance(each, Answer) for each in answers), answers
+    assert [each for each in answers if not isinstance(each, Answer)] == []
     return answers
 
 
@@ -121,8 +131,6 @@ def under_a_grammar(engine: Any, labels: list[str], texts: list[str]) -> list[tu
     )
 
     async def run() -> list[tuple[str, float]]:
-        import asyncio
-
         async def one(number: int, text: str) -> tuple[str, float]:
             prompt = tokenizer.apply_chat_template(
                 [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
@@ -293,10 +301,8 @@ def byte_level() -> Any:
 
 def sentencepiece() -> Any:
     """A tokenizer as SentencePiece makes them: ▁ for spaces, one put before each text, and bytes as a fallback."""
-    made = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
-    made.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
+    made = Tokenizer(models.BPE(unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=True)
     made.decoder = decoders.Sequence(
         [
             decoders.Replace("▁", " "),
@@ -305,9 +311,17 @@ def sentencepiece() -> Any:
             decoders.Strip(" ", 1, 0),
         ]
     )
-    special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    trainer = trainers.BpeTrainer(vocab_size=700, special_tokens=special, show_progress=False)
-    made.train_from_iterator([" ".join(PIECES), *REVIEWS, *map(" ".join, NAMED)], trainer)
+    special = ["<unk>", "<s>", "</s>"]
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, show_progress=False)
+    made.train_from_iterator([" ".join(PIECES), *REVIEWS, *map(" ".join, NAMED[:4])], trainer)
+    learnt = json.loads(made.to_str())["model"]
+    spare = (f"<0x{byte:02X}>" for byte in range(256))
+    vocabulary = {
+        **learnt["vocab"],
+        **{text: len(learnt["vocab"]) + at for at, text in enumerate(spare)},
+    }
+    merges = [tuple(each) for each in learnt["merges"]]
+    made.model = models.BPE(vocabulary, merges, byte_fallback=True, unk_token="<unk>")
     return PreTrainedTokenizerFast(
         tokenizer_object=made, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
     )
@@ -326,6 +340,42 @@ def test_the_tokens_that_may_begin_a_label_are_those_of_a_grammar(made: Callable
         matcher.fill_next_token_bitmask(mask)
         bits = np.unpackbits(mask.numpy().view(np.uint8), bitorder="little")[:vocabulary]
         assert set(np.flatnonzero(bits)) == set(spelling.tokens(labels_of(labels))), labels
+
+
+@pytest.fixture(scope="module")
+def spelled_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """A model with random weights and a vocabulary as SentencePiece makes them."""
+    folder = tmp_path_factory.mktemp("spelled")
+    tokenizer = sentencepiece()
+    tokenizer.chat_template = "{% for message in messages %}{{ message.content }}: {% endfor %}"
+    tokenizer.save_pretrained(folder)
+    set_seed(0)
+    shape = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 512}
+    ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape, **heads, **ends))
+    model.lm_head.weight.data.mul_(20)  # else all tokens are about equally likely
+    model.save_pretrained(folder)
+    args = {
+        **ARGUMENTS,
+        "dtype": "float32",
+    }  # vLLM's attention in bfloat16 needs heads of other sizes here
+    spec = VllmEngineSpec(backend="vllm", model=str(folder), args=args)
+    yield from lent(lambda: VllmEngine.load(spec, None))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("labels", [*NAMED, *random_sets(10)], ids=repr)
+def test_a_label_in_tokens_of_sentencepiece_is_the_one_that_a_grammar_gives(
+    spelled_engine: Engine, labels: list[str]
+) -> None:
+    answers = asked(spelled_engine, task(labels, dedupe=False), REVIEWS)
+    held = under_a_grammar(spelled_engine, labels, REVIEWS)
+    for answer, (text, apart) in zip(answers, held, strict=True):
+        label = str(answer.columns["output"])
+        # The decoder of such a tokenizer drops a space before the first word.
+        assert label in labels
+        assert label.lstrip() == text.lstrip() or apart < NEAR
 
 
 def test_free_text_that_is_no_label_is_asked_again_under_the_form(

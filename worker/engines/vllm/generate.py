@@ -74,6 +74,7 @@ class Generation(TaskHandler):
         self._split = Split.of(resolved, model.thinking, task)
         self._longest = int(resolved.get("max_tokens") or task.sampling.max_tokens)
         self._choices = tuple((task.output and task.output.choice) or ())
+        self._is_spelled = any(choice[0].isspace() for choice in self._choices)
         self._confidence = self._of_choices() if task.has_confidence else None
         self._one_pass = self._of_task() if can_tell(task) and task.thinking != "on" else None
 
@@ -369,10 +370,13 @@ class Generation(TaskHandler):
 
         The incremental detokenizer takes a replacement character at the end of the prompt for the
         first bytes of the answer. With stop strings vLLM's text stays: only vLLM cuts them off.
-        Special tokens are not text, except the markers of thoughts.
+        Special tokens are not text, except the markers of thoughts. A label that begins with a space is read from
+        the bytes of its tokens.
         """
         text = str(completion.text)
         ids = list(completion.token_ids)
+        if self._is_spelled and (spelled := self._model.spelling.text(ids)) in self._choices:
+            return spelled
         if completion.finish_reason == "stop" and ids and ids[-1] in self._special:
             ids.pop()  # the end of the answer, which vLLM leaves out of its text
         plain = [each for each in ids if each not in self._special]

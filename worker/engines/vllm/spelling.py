@@ -51,6 +51,10 @@ class Spelling:
             tokenizer, config.get_vocab_size(), (ends,) if isinstance(ends, int) else ends
         )
 
+    def text(self, tokens: Iterable[int]) -> str:
+        """What tokens spell, to the byte: tokenizers of SentencePiece drop a space before the first word."""
+        return b"".join(self.text_of.get(token, b"") for token in tokens).decode(errors="replace")
+
     def tokens(self, left: Labels) -> dict[int, Labels]:
         """The tokens that may come, and what is left of the labels behind each."""
         behind: dict[int, set[bytes]] = defaultdict(set)
