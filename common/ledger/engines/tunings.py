@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import text
@@ -18,12 +18,24 @@ LIVING_SECONDS = 60.0
 class Tuning:
     """The arguments with which a model was fastest on some hardware, and how fast; `rounds` counts how
     often it was tuned there.
+
+    Where arguments may change answers, `detail` has them under `changed`, and under `agreement` what
+    `nightshift tune` measured. Where faster arguments were left since they may change answers, `offered` is the
+    number of rounds before that one.
     """
 
     hardware: str
     args: Mapping[str, Any]
     rows_per_second: float
     rounds: int = 1
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def changed(self) -> Mapping[str, Any]:
+        """The kept arguments that may change answers."""
+        changed: Mapping[str, Any] = self.detail.get("changed", {})
+        # A tuning by an older release keeps other arguments and leaves the detail as it is.
+        return changed if changed.items() <= dict(self.args).items() else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +53,12 @@ class MachineLoads:
 def keep(connection: Connection, model: str, task: str, found: Tuning) -> None:
     """Keeps what a round of tuning found, in the place of what an earlier one found."""
     statement = text("""
-        INSERT INTO tunings AS t (model, task, hardware, args, rows_per_second)
-        VALUES (:model, :task, :hardware, CAST(:args AS jsonb), :rows_per_second)
+        INSERT INTO tunings AS t (model, task, hardware, args, rows_per_second, detail)
+        VALUES (:model, :task, :hardware, CAST(:args AS jsonb), :rows_per_second,
+                CAST(:detail AS jsonb))
         ON CONFLICT (model, task, hardware) DO UPDATE
         SET args = excluded.args, rows_per_second = excluded.rows_per_second,
-            rounds = t.rounds + 1, tuned_at = now()
+            detail = excluded.detail, rounds = t.rounds + 1, tuned_at = now()
     """)
     values = {
         "model": model,
@@ -53,6 +66,7 @@ def keep(connection: Connection, model: str, task: str, found: Tuning) -> None:
         "hardware": found.hardware,
         "args": json.dumps(dict(found.args)),
         "rows_per_second": found.rows_per_second,
+        "detail": json.dumps(dict(found.detail)),
     }
     connection.execute(statement, values)
 
@@ -60,7 +74,7 @@ def keep(connection: Connection, model: str, task: str, found: Tuning) -> None:
 def of_model(connection: Connection, model: str, task: str) -> list[Tuning]:
     """What is kept for a model and a kind of task, the latest first."""
     statement = text("""
-        SELECT hardware, args, rows_per_second, rounds FROM tunings
+        SELECT hardware, args, rows_per_second, rounds, detail FROM tunings
         WHERE model = :model AND task = :task ORDER BY tuned_at DESC
     """)
     found = connection.execute(statement, {"model": model, "task": task})
