@@ -33,8 +33,19 @@ def tune(
             "--try",
             metavar="NAME=VALUE,VALUE",
             help="Values of an engine argument to try: JSON, or words between commas; once for each "
-            "argument. max_num_seqs and max_num_batched_tokens are tried in any case, with the values "
-            "that are named here or else with a few from small to large.",
+            "argument. max_num_seqs, max_num_batched_tokens, kv_cache_dtype, quantization and "
+            "speculative_config are tried in any case, with the values that are named here or else with "
+            "a few of their own.",
+        ),
+    ] = None,
+    min_agreement: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Keep arguments that may change answers, such as kv_cache_dtype, if at least this share "
+            "of the answers (0 to 1) is equal to those of the spec's own arguments. Without it none of "
+            "these is kept.",
+            show_default=False,
         ),
     ] = None,
     as_json: context.AsJson = False,
@@ -42,18 +53,20 @@ def tune(
     """Find the engine arguments that run a spec fastest here, and keep them for `args: auto`.
 
     Random rows of the input run with each combination, the fastest go on with more rows. A trial
-    whose engine does not start or runs out of memory is a line in the table.
+    whose engine does not start or runs out of memory is a line in the table. Arguments that may change answers
+    are tried last, one at a time, and their answers are compared with those of the spec's own arguments.
     """
+    if min_agreement is not None and not 0 <= min_agreement <= 1:
+        raise BadInput(f"--min-agreement {min_agreement:g} is not a share from 0 to 1")
     settings = context.command_settings()
     spec = job_spec(target, flags)
-    from nightshift.producer.tune.halving import TRIED
     from nightshift.producer.tune.table import as_json as json_of
     from nightshift.producer.tune.table import show
     from nightshift.producer.tune.tune import tune as run_tune
 
-    tried = {**TRIED, **tried_values(values or ())}
+    named = tried_values(values or ())
     messages = context.console(stderr=as_json)
-    tuned = run_tune(spec, settings, tried, messages, rows=rows)
+    tuned = run_tune(spec, settings, named, messages, rows=rows, min_agreement=min_agreement)
     if as_json:
         context.print_json(json_of(tuned))
     else:

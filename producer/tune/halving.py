@@ -45,17 +45,15 @@ class Rung:
 
 def candidates(base: Mapping[str, Any], tried: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """The arguments to compare: the spec's own first, then those with each combination of the values
-    to try. BadInput for none to compare, and for more than MOST.
+    to try. BadInput for more than MOST.
 
     A combination with fewer tokens a step than sequences is left out: vLLM refuses it.
     """
     found = [dict(base)]
     for values in product(*tried.values()):
         made = {**base, **dict(zip(tried, values, strict=True))}
-        if made not in found and _can_load(made):
+        if made not in found and can_load(made):
             found.append(made)
-    if len(found) < 2:
-        raise BadInput("nothing to compare: the values to try are the arguments of the spec")
     if len(found) > MOST:
         raise BadInput(
             f"{len(found):,} combinations are more than {MOST}, and each loads the engine anew: try "
@@ -64,7 +62,8 @@ def candidates(base: Mapping[str, Any], tried: Mapping[str, Sequence[Any]]) -> l
     return found
 
 
-def _can_load(args: Mapping[str, Any]) -> bool:
+def can_load(args: Mapping[str, Any]) -> bool:
+    """Whether a step has at least as many tokens as sequences, where both are numbers."""
     tokens, sequences = args.get("max_num_batched_tokens"), args.get("max_num_seqs")
     if not (isinstance(tokens, int) and isinstance(sequences, int)):
         return True

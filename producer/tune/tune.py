@@ -1,5 +1,6 @@
 """Finds the fastest engine arguments for a spec by trials, and keeps them in the ledger."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,15 +20,19 @@ from nightshift.producer.submit import auto_args
 from nightshift.producer.submit.auto_args import as_text
 from nightshift.producer.submit.paths import resolved
 from nightshift.producer.submit.submit import survey
-from nightshift.producer.tune import halving
+from nightshift.producer.tune import changes, halving
 from nightshift.producer.tune.halving import Rung
 from nightshift.producer.tune.trials import Candidate, Trials
+
+CPU = re.compile(r"\d+ CPU cores")
+"""How the hardware of a slot without GPUs begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """What was tried, the spec's own arguments first, and which was fastest, on which hardware; `best`
-    is None where no trial came to its end.
+    is None where no trial came to its end. `offered` would be faster and may change answers, which nobody
+    allowed.
     """
 
     candidates: Sequence[Candidate]
@@ -35,15 +40,12 @@ class Tuned:
     hardware: str
     model: str
     task: str
+    offered: Candidate | None = None
 
     @property
     def gain(self) -> float | None:
         """The best rate over that of the spec's own arguments, with the most rows that both ran."""
-        if self.best is None:
-            return None
-        own = self.candidates[0].rates
-        both = own.keys() & self.best.rates.keys()
-        return self.best.rates[max(both)] / own[max(both)] if both else None
+        return None if self.best is None else faster(self.best, self.candidates[0])
 
     def refuse_without_result(self) -> None:
         """BadInput where nothing is kept."""
@@ -54,19 +56,27 @@ class Tuned:
             )
 
 
+def faster(one: Candidate, other: Candidate) -> float | None:
+    """The rate of one over that of the other, with the most rows that both ran; None without such rows."""
+    both = one.rates.keys() & other.rates.keys()
+    return one.rates[max(both)] / other.rates[max(both)] if both else None
+
+
 def tune(
     spec: JobSpec,
     settings: Settings,
-    tried: Mapping[str, Sequence[Any]],
+    named: Mapping[str, Sequence[Any]],
     console: Console,
     *,
     rows: int | None,
+    min_agreement: float | None = None,
 ) -> Tuned:
     """Finds the fastest of the arguments for the rows of a spec, and keeps them in the ledger.
 
-    The trials run where a pilot of the spec runs, the last ones with so many rows; None is as many as
-    the arguments need. Raises BadInput where a submit would, for another backend than vLLM, and for a
-    pool of unequal machines.
+    `named` are values that are to be tried. The trials run where a pilot of the spec runs, the last ones
+    with so many rows; None is as many as the arguments need. Arguments that may change answers are kept
+    where the share of equal answers is `min_agreement` or more; None keeps none. Raises BadInput where a
+    submit would, for another backend than vLLM, and for a pool of unequal machines.
     """
     if not isinstance(spec.engine, VllmEngineSpec):
         raise BadInput(f"tune is for engine.backend vllm, not {spec.engine.backend}")
@@ -76,17 +86,26 @@ def tune(
         permits.check_at_submit(spec, _permitted(spec, settings, place))
         engine = resolved(spec).engine
         assert isinstance(engine, VllmEngineSpec)
-        found = [Candidate(args) for args in halving.candidates(engine.args, tried)]
-        trials = Trials(
-            spec, place, console, _rounds(place.ledger, engine.model, spec.task.kind, hardware)
-        )
-        steps = _steps(found, rows_there(found, trials, settings), rows)
+        on_gpu = not CPU.match(hardware)
+        search_of = changes.search_of(engine.args, named, spec.task.kind, on_gpu=on_gpu)
+        for said in search_of.left_out:
+            console.print(said, markup=False)
+        found = [Candidate(args) for args in search_of.first]
+        before = _before(place.ledger, engine.model, spec.task.kind, hardware)
+        trials = Trials(spec, place, console, rounds_of(before, min_agreement))
+        single = [Candidate({**engine.args, **each}) for each in search_of.further]
+        steps = _steps(found, rows_there([*found, *single], trials, settings), rows)
         try:
             best = search(found, trials, steps)
+            offered = None
+            if best is not None:
+                if "max_num_batched_tokens" not in named:
+                    best = try_sizes(found, best, trials)
+                best, offered = try_changes(found, best, trials, search_of.further, min_agreement)
         finally:
             trials.report_left()
-        tuned = Tuned(found, best, hardware, engine.model, spec.task.kind)
-        _keep(place.ledger, tuned)
+        tuned = Tuned(found, best, hardware, engine.model, spec.task.kind, offered)
+        _keep(place.ledger, tuned, trials.rounds)
         return tuned
 
 
@@ -113,6 +132,91 @@ def search(found: Sequence[Candidate], trials: Trials, steps: Sequence[Rung]) ->
         going, before = halving.survivors(rates, keep), rates
     sound = [each for each in found if each.rates and each.problem is None]
     return max(sound, key=lambda each: each.last, default=None)
+
+
+def try_sizes(found: list[Candidate], best: Candidate, trials: Trials) -> Candidate:
+    """Runs the best arguments with half and twice the tokens a step, adds them to `found`, and returns the
+    fastest.
+    """
+    for args in changes.sizes_beside(best.args, [each.args for each in found]):
+        one = Candidate(args)
+        if (rate := _one_more(found, one, best, trials)) is not None and rate > _rate(best):
+            best = one
+    return best
+
+
+def try_changes(
+    found: list[Candidate],
+    best: Candidate,
+    trials: Trials,
+    further: Sequence[Mapping[str, Any]],
+    least: float | None,
+) -> tuple[Candidate, Candidate | None]:
+    """Runs each of the further arguments alone on top of the best, then together those that are allowed and
+    pay, and adds all to `found`. Returns the fastest that may be kept, and the fastest that would pay and
+    may not be kept, None without one.
+
+    Answers are compared with those of the spec's own arguments; with those of the best where the spec's own did
+    not run.
+    """
+    rows, _ = best.last
+    own = found[0] if rows in found[0].jobs and found[0].problem is None else best
+    if not trials.is_sampled:
+        for each in found:
+            if each is not own and each.problem is None and rows in each.jobs:
+                trials.compare(each, own, rows)
+    tops = []
+    for change in further:
+        one = Candidate({**best.args, **change}, changed=change)
+        if _compared_trial(found, one, own, best, trials):
+            tops.append(one)
+    tops.sort(key=_rate, reverse=True)
+    allowed = [one for one in tops if _is_allowed(one, least)]
+    kept = allowed[0] if allowed else best
+    for other in allowed[1:]:
+        added = {name: other.args[name] for name in other.changed.keys() - kept.changed.keys()}
+        if not added:  # another value of the same argument
+            continue
+        one = Candidate({**kept.args, **added}, changed={**kept.changed, **added})
+        if _compared_trial(found, one, own, kept, trials) and _is_allowed(one, least):
+            kept = one
+    offered = (one for one in tops if one.agreement is not None and _rate(one) > _rate(kept))
+    return kept, next(offered, None)
+
+
+def _compared_trial(
+    found: list[Candidate], one: Candidate, own: Candidate, best: Candidate, trials: Trials
+) -> bool:
+    """Runs a candidate whose answers may differ; whether it is fast enough that they matter."""
+    rate = _one_more(found, one, best, trials)
+    if rate is None:
+        return False
+    trials.compare(one, own, best.last[0])
+    return changes.is_worth(rate, _rate(best))
+
+
+def _one_more(
+    found: list[Candidate], one: Candidate, best: Candidate, trials: Trials
+) -> float | None:
+    """The rate of one more candidate with as many rows as the best; None where it broke. Where the budget is
+    spent, it does not run, and is not added to `found`.
+    """
+    rows, _ = best.last
+    is_spent = trials.is_budget_spent()
+    said = "limits.budget is spent: not tried" if is_spent else f"one more trial with {rows:,} rows"
+    trials.console.print(f"{said}: {as_text(one.args)}", soft_wrap=True, markup=False)
+    if is_spent:
+        return None
+    found.append(one)
+    return trials.run(one, trials.asked.get(rows, rows))
+
+
+def _rate(one: Candidate) -> float:
+    return one.last[1]
+
+
+def _is_allowed(one: Candidate, least: float | None) -> bool:
+    return changes.is_allowed(None if one.agreement is None else one.agreement.equal, least)
 
 
 def _fastest(rates: Mapping[int, float | None], found: Sequence[Candidate]) -> Candidate | None:
@@ -149,19 +253,42 @@ def _steps(found: Sequence[Candidate], there: int, rows: int | None) -> list[Run
     return halving.rungs(len(found), min(wanted, there), least)
 
 
-def _keep(ledger: Ledger, tuned: Tuned) -> None:
+def _keep(ledger: Ledger, tuned: Tuned, rounds: int) -> None:
     if tuned.best is None:
         return
     _, rate = tuned.best.last
     with ledger.transaction() as connection:
-        kept = Tuning(tuned.hardware, tuned.best.args, rate)
+        kept = Tuning(tuned.hardware, tuned.best.args, rate, detail=detail(tuned, rounds))
         tunings.keep(connection, tuned.model, tuned.task, kept)
 
 
-def _rounds(ledger: Ledger, model: str, task: str, hardware: str) -> int:
+def detail(tuned: Tuned, rounds: int) -> dict[str, Any]:
+    """What the ledger keeps beside the arguments, after a round with so many before."""
+    best = tuned.best
+    found: dict[str, Any] = {}
+    if best is not None and best.changed and best.agreement is not None:
+        found = {
+            "changed": dict(best.changed),
+            "agreement": best.agreement.as_json(),
+            "said": f"{best.agreement} to those of the arguments that were tuned",
+        }
+    return found if tuned.offered is None else {**found, "offered": rounds}
+
+
+def rounds_of(before: Tuning | None, min_agreement: float | None) -> int:
+    """How many rounds count as over. Where the last one left faster arguments since they may change answers,
+    and these are allowed now, that round goes on: its trials are found again.
+    """
+    if before is None:
+        return 0
+    goes_on = min_agreement is not None and "offered" in before.detail
+    return int(before.detail["offered"]) if goes_on else before.rounds
+
+
+def _before(ledger: Ledger, model: str, task: str, hardware: str) -> Tuning | None:
     with ledger.transaction() as connection:
         kept = tunings.of_model(connection, model, task)
-    return next((each.rounds for each in kept if each.hardware == hardware), 0)
+    return next((each for each in kept if each.hardware == hardware), None)
 
 
 def _only(slots: Mapping[str, int], pool: str) -> str:

@@ -270,8 +270,8 @@ def test_a_pool_whose_workers_refuse_every_trial_ends_the_command_with_a_table(
     done = fleet.command("tune", str(fleet.spec(data)), *tried)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "the engine could not be loaded: engine.args.trust_remote_code" in done.stdout
-    assert "The trials stay as jobs 1, 2," in done.stdout
-    assert ask("SELECT state FROM jobs ORDER BY id") == [("cancelled",)] * 2
+    assert "The trials stay as jobs 1, 2, 3," in done.stdout
+    assert ask("SELECT state FROM jobs ORDER BY id") == [("cancelled",)] * 3
     assert ask("SELECT count(*) FROM tunings") == [(0,)]
 
 

@@ -36,16 +36,9 @@ def test_the_arguments_of_the_spec_are_compared_with_each_combination(
     assert halving.candidates(base, tried) == expected
 
 
-@pytest.mark.parametrize(
-    ("tried", "why"),
-    [
-        ({"a": [1]}, "nothing to compare"),
-        ({"b": range(65)}, "66 combinations are more than 64"),
-    ],
-)
-def test_too_few_and_too_many_combinations_are_refused(tried: dict[str, Any], why: str) -> None:
-    with pytest.raises(BadInput, match=why):
-        halving.candidates({"a": 1}, tried)
+def test_too_many_combinations_are_refused() -> None:
+    with pytest.raises(BadInput, match="66 combinations are more than 64"):
+        halving.candidates({"a": 1}, {"b": range(65)})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,244 @@
+"""A whole tuning on a real ledger with an engine that is known: what may change answers is compared, and kept
+by the user's word alone.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.batches import dispatch
+from nightshift.common.ledger.batches.records import Claimant
+from nightshift.common.ledger.engines import tunings
+from nightshift.common.ledger.engines.tunings import Tuning
+from nightshift.common.ledger.fleet import workers
+from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.settings import Settings
+from nightshift.common.spec import GenerateTask, JobSpec, VllmEngineSpec, parse_spec
+from nightshift.producer.estimate import pilot
+from nightshift.producer.estimate.pilot_place import PilotPlace
+from nightshift.producer.local.known_job import open_job
+from nightshift.producer.reaper import finish
+from nightshift.producer.submit.submit import submit
+from nightshift.producer.tune import table
+from nightshift.producer.tune import tune as tuning
+from nightshift.producer.tune.tune import Tuned
+from nightshift.worker.engines.protocol import Answer
+from nightshift.worker.runner import Runner
+from tests.integration.test_tunings import H100, auto_spec
+from tests.support.child import child_of
+from tests.support.scripted import Scripted
+
+ROWS = 40
+
+KV = {"kv_cache_dtype": "fp8"}
+
+ONE_SIZE = {"max_num_seqs": [8], "max_num_batched_tokens": [64]}
+
+
+@dataclass
+class Answering(Scripted):
+    """Answers each row with its number. The answers to the first rows tell the arguments: to two rows with an
+    fp8 cache, to 20 with fp8 weights, to all where samples are drawn.
+    """
+
+    name: str = "vllm"
+    at_once: bool = True
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+    def answer(self, at: int, most_rows: int | None = None, error: Exception | None = None) -> None:
+        work, future = self.taken[at]
+        assert isinstance(work.task, GenerateTask)
+        sampling = work.task.sampling
+        changed = {"kv_cache_dtype": 2, "speculative_config": 0, "quantization": 20}
+        other = (
+            ROWS if sampling.temperature > 0 else sum(changed.get(name, 0) for name in self.args)
+        )
+        for position, request in enumerate(work.requests):
+            how = f" by {sorted(self.args)}" if request.row_index < other else ""
+            answer = {"output": f"{request.row_index}{how}"}
+            several = {"outputs": [answer] * sampling.n}
+            work.emit(position, Answer(several if sampling.n > 1 else answer, "stop", 3, 2))
+        future.set_result(None)
+
+
+SPEEDS = {"max_num_seqs": 1.5, "kv_cache_dtype": 1.3, "quantization": 1.6}
+"""How much faster an argument makes 100 rows/s; speculation is slower."""
+
+
+def rate_of(args: Mapping[str, Any]) -> float:
+    rate = 100.0
+    for name in args:
+        rate *= 0.5 if name == "speculative_config" else SPEEDS.get(name, 1)
+    return rate
+
+
+@dataclass
+class Pool:
+    """A pool of one engine that runs a trial at once, at the rate of its arguments."""
+
+    ledger: Ledger
+    ran: list[Job] = field(default_factory=list)
+
+    def start(self, spec: JobSpec, rows: int, batches: int) -> tuple[Job, pilot.Unreadable]:
+        made, bad = pilot.submit_pilot(self.ledger, spec, Settings(), rows, batches=batches)
+        return open_job(self.ledger, made, spec, Console(quiet=True)), bad
+
+    def work_on(self, job: Job, _: Callable[[], bool]) -> Job:
+        if job.state.over:
+            return job
+        self.ran.append(job)
+        engine = job.spec.engine
+        assert isinstance(engine, VllmEngineSpec)
+        child = workers.Child(f"w{job.id}", "s", "default", 0, "here", 1, job.spec.engine_key)
+        with self.ledger.transaction() as connection:
+            workers.register(connection, child)
+            dispatch.admit(connection, job.id, 1000, dispatch.next_rank(connection))
+        who = Claimant(child.id, "default", child.engine_key, "vllm", "1")
+        runner = Runner(child_of(who, self.ledger, Answering(args=engine.args)))
+        runner.draining.set()
+        runner.work("poll", wait=False)
+        assert runner.window.wait_empty(60)
+        finish.finish(self.ledger, job.id)
+        with self.ledger.transaction() as connection:
+            spent = "UPDATE job_spending SET engine_microseconds = 1e6 * rows_run / {} WHERE job_id = {}"
+            connection.exec_driver_sql(spent.format(rate_of(engine.args), job.id))
+            found = jobs.get(connection, job.id)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def pool(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Pool:
+    made = Pool(ledger)
+
+    @contextmanager
+    def pilots(*_: object) -> Iterator[PilotPlace]:
+        yield PilotPlace(ledger, {H100: 1}, False, made.start, made.work_on)
+
+    monkeypatch.setattr(tuning, "pilots", pilots)
+    return made
+
+
+def spec_of(folder: Path, **sampling: Any) -> JobSpec:
+    data = auto_spec(folder).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    data["engine"] = {"backend": "vllm", "model": "org/model"}
+    data["task"]["sampling"] = {"max_tokens": 4, **sampling}
+    return parse_spec(data, "test")
+
+
+def tuned(spec: JobSpec, least: float | None = None, **named: list[Any]) -> tuple[Tuned, str]:
+    console = Console(width=400)
+    with console.capture() as said:
+        made = tuning.tune(
+            spec, Settings(), {**ONE_SIZE, **named}, console, rows=ROWS, min_agreement=least
+        )
+        table.show(made, console)
+    return made, said.get()
+
+
+def kept(ledger: Ledger) -> Tuning:
+    with ledger.transaction() as connection:
+        [found] = tunings.of_model(connection, "org/model", "generate")
+    return found
+
+
+SAFE = {"max_num_seqs": 8, "max_num_batched_tokens": 64}
+
+
+def test_what_may_change_answers_is_measured_and_left_until_the_user_allows_it(
+    pool: Pool, ledger: Ledger, tmp_path: Path
+) -> None:
+    spec = spec_of(tmp_path)
+    made, said = tuned(spec)
+    measured = [each for each in made.candidates if each.agreement is not None]
+    assert {"".join(each.changed): each.agreement.equal for each in measured if each.agreement} == {
+        "": 1.0,
+        "kv_cache_dtype": 0.95,
+        "quantization": 0.5,
+        "speculative_config": 1.0,
+    }
+    assert made.best is not None
+    assert (made.best.args, kept(ledger).args) == (SAFE, SAFE)
+    assert (kept(ledger).changed, kept(ledger).detail) == ({}, {"offered": 0})
+    assert "quantization=fp8 it would be 1.60 times as fast as what is kept" in said
+    assert "(50.0 % of 40 equal): the same command with --min-agreement 0.49" in said
+    trials = len(pool.ran)
+
+    # As it was printed: nothing runs again but what is new, and the share decides.
+    made, said = tuned(spec, 0.9)
+    assert len(pool.ran) == trials
+    assert kept(ledger).args == kept(ledger).changed | SAFE == {**SAFE, **KV}
+    assert (
+        "1.95 times the rows/s of the spec's own; kv_cache_dtype=fp8 may change answers, 95.0 %"
+        in said
+    )
+    assert "quantization=fp8 it would be 1.23 times" in said
+
+    made, said = tuned(spec, 0.4)
+    assert [each.spec.engine.args for each in pool.ran[trials:]] == [  # type: ignore[union-attr]
+        {**SAFE, "quantization": "fp8", **KV}
+    ]
+    assert kept(ledger).args == {**SAFE, "quantization": "fp8", **KV}
+    assert kept(ledger).detail["agreement"] == {"rows": 40, "equal": 0.45, "by": "answers"}
+    assert made.offered is None
+
+    done = submit(ledger, auto_spec(tmp_path, "auto"), Settings())
+    [remark] = [each for each in done.remarks if "auto stands for" in each]
+    assert (
+        "quantization=fp8 kv_cache_dtype=fp8 may change answers: 45.0 % of 40 equal to those"
+        in remark
+    )
+
+    # A round that left nothing is over: its trials run again.
+    trials = len(pool.ran)
+    tuned(spec)
+    assert len(pool.ran) > trials + 3
+    assert kept(ledger).args == SAFE
+
+
+def test_a_value_that_somebody_names_is_kept_by_the_same_rule(
+    pool: Pool, ledger: Ledger, tmp_path: Path
+) -> None:
+    named = {"kv_cache_dtype": ["fp8"], "quantization": [None], "speculative_config": [None]}
+    _, said = tuned(spec_of(tmp_path), **named)
+    assert kept(ledger).args == SAFE
+    assert "--min-agreement 0.94" in said
+    tuned(spec_of(tmp_path), 0.94, **named)
+    assert kept(ledger).args == {**SAFE, **KV}
+
+
+def test_answers_of_a_sampled_job_are_compared_at_temperature_0(
+    pool: Pool, ledger: Ledger, tmp_path: Path
+) -> None:
+    spec = spec_of(tmp_path, temperature=0.7, n=2)
+    named = {"quantization": [None], "speculative_config": [None]}
+    made, said = tuned(spec, 0.9, **named)
+    assert made.best is not None
+    assert str(made.best.agreement) == "95.0 % of 40 greedy answers equal"
+    assert kept(ledger).args == {**SAFE, **KV}
+    *_, fp8, greedy, own = pool.ran
+    assert [each.spec.task.sampling.temperature for each in (fp8, greedy, own)] == [0.7, 0, 0]  # type: ignore[union-attr]
+    assert fp8.spec.engine_key == greedy.spec.engine_key  # which is loaded already
+    assert said.count("at temperature 0, to compare") == 2
+
+
+def test_a_trial_whose_parts_are_gone_is_not_compared_and_not_kept(
+    pool: Pool, ledger: Ledger, tmp_path: Path
+) -> None:
+    named = {"quantization": [None], "speculative_config": [None]}
+    spec = spec_of(tmp_path)
+    tuned(spec, **named)
+    for job in pool.ran:
+        if not job.spec.engine.args:  # type: ignore[union-attr]
+            for part in Path(job.output_uri).glob("part-*"):
+                part.unlink()
+    made, said = tuned(spec, 0.0, **named)
+    assert "answers are not compared" in said
+    assert (kept(ledger).args, made.offered) == (SAFE, None)
