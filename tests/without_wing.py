@@ -33,9 +33,11 @@ ABOUT = {
     ),
     "tune": (
         "integration/test_trials.py",
+        "integration/test_tune_changes.py",
         "integration/test_tunings.py",
         "unit/test_halving.py",
         "unit/test_tune.py",
+        "unit/test_tune_changes.py",
     ),
     "archive": (
         "integration/test_client_expectations.py::"

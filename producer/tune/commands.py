@@ -56,8 +56,7 @@ def tune(
     whose engine does not start or runs out of memory is a line in the table. Arguments that may change answers
     are tried last, one at a time, and their answers are compared with those of the spec's own arguments.
     """
-    if min_agreement is not None and not 0 <= min_agreement <= 1:
-        raise BadInput(f"--min-agreement {min_agreement:g} is not a share from 0 to 1")
+    least = share(min_agreement)
     settings = context.command_settings()
     spec = job_spec(target, flags)
     from nightshift.producer.tune.table import as_json as json_of
@@ -66,12 +65,19 @@ def tune(
 
     named = tried_values(values or ())
     messages = context.console(stderr=as_json)
-    tuned = run_tune(spec, settings, named, messages, rows=rows, min_agreement=min_agreement)
+    tuned = run_tune(spec, settings, named, messages, rows=rows, min_agreement=least)
     if as_json:
         context.print_json(json_of(tuned))
     else:
         show(tuned, messages)
     tuned.refuse_without_result()
+
+
+def share(given: float | None) -> float | None:
+    """The share of --min-agreement; BadInput for a number that is none."""
+    if given is not None and not 0 <= given <= 1:
+        raise BadInput(f"--min-agreement {given:g} is not a share from 0 to 1, such as 0.98")
+    return given
 
 
 def tried_values(texts: Sequence[str]) -> dict[str, list[Any]]:

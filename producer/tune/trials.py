@@ -99,7 +99,7 @@ class Trials:
         """
         spec = self.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
         if greedy:
-            spec["task"] = _greedy(spec["task"])
+            spec["task"] = greedy_task(spec["task"])
         engine = {key: each for key, each in spec["engine"].items() if key not in _AUTO}
         limits = {key: each for key, each in spec.get("limits", {}).items() if key != "finish_by"}
         limits |= {"max_parallel": 1, "max_failed_fraction": 1}
@@ -238,7 +238,7 @@ class Trials:
         return budget - sum(float(cost or 0) for cost in costs)
 
 
-def _greedy(task: Mapping[str, Any]) -> dict[str, Any]:
+def greedy_task(task: Mapping[str, Any]) -> dict[str, Any]:
     """A task of kind generate with the likeliest answer of each row in place of samples."""
     drawn = {"temperature": 0, "n": 1}
     columns = {

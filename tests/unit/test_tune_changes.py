@@ -11,9 +11,9 @@ from rich.console import Console
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger.engines.tunings import Tuning
 from nightshift.common.permits.vllm_arguments import OPERATOR, PLAIN, RUNS_CODE
-from nightshift.producer.tune import changes, table
+from nightshift.producer.tune import changes, commands, table
 from nightshift.producer.tune.agreement import Agreement, agreement
-from nightshift.producer.tune.trials import Candidate, Trials
+from nightshift.producer.tune.trials import Candidate, Trials, greedy_task
 from nightshift.producer.tune.tune import (
     Tuned,
     detail,
@@ -375,3 +375,31 @@ def test_vectors_agree_by_their_cosine() -> None:
     assert str(found) == "mean cosine 0.5000, least 0.0000"
     half = agreement("embed", ours.cast(pa.list_(pa.float16(), 2)), ours)
     assert np.isclose(half.least or 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("task", "greedy"),
+    [
+        ({"kind": "generate"}, {"kind": "generate", "sampling": {"temperature": 0, "n": 1}}),
+        (
+            {"sampling": {"temperature": 0.7, "n": 3, "max_tokens": 4}, "vote": "choice"},
+            {"sampling": {"temperature": 0, "n": 1, "max_tokens": 4}},
+        ),
+        (
+            {"sampling_columns": {"temperature": "t", "max_tokens": "m"}},
+            {
+                "sampling": {"temperature": 0, "n": 1},
+                "sampling_columns": {"max_tokens": "m"},
+            },
+        ),
+        ({"sampling_columns": {"temperature": "t"}}, {"sampling": {"temperature": 0, "n": 1}}),
+    ],
+)
+def test_a_task_without_its_samples(task: dict[str, Any], greedy: dict[str, Any]) -> None:
+    assert greedy_task(task) == greedy
+
+
+@pytest.mark.parametrize("share", ["-0.1", "1.01", "98", "nan"])
+def test_a_share_that_is_none_is_refused_before_anything_runs(share: str) -> None:
+    with pytest.raises(BadInput, match="is not a share from 0 to 1"):
+        commands.share(float(share))
