@@ -137,7 +137,12 @@ def tuned(spec: JobSpec, least: float | None = None, **named: list[Any]) -> tupl
     console = Console(width=400)
     with console.capture() as said:
         made = tuning.tune(
-            spec, Settings(), {**ONE_SIZE, **named}, console, rows=ROWS, min_agreement=least
+            spec,
+            Settings(),
+            {**ONE_SIZE, "quantization": ["fp8"], **named},
+            console,
+            rows=ROWS,
+            min_agreement=least,
         )
         table.show(made, console)
     return made, said.get()

@@ -25,6 +25,7 @@ from nightshift.producer.tune.tune import (
 ONE_SIZE = {"max_num_seqs": [8], "max_num_batched_tokens": [2048]}
 SIZES = {"max_num_seqs": 8, "max_num_batched_tokens": 2048}
 KV, WEIGHTS = {"kv_cache_dtype": "fp8"}, {"quantization": "fp8"}
+BOTH_WEIGHTS = [{"quantization": "fp8_per_tensor"}, {"quantization": "fp8_per_channel"}]
 SPECULATION = {"speculative_config": dict(changes.NGRAM)}
 FASTER = {"performance_mode": "throughput"}
 
@@ -62,7 +63,7 @@ def test_every_argument_that_keeps_answers_is_one_of_vllm() -> None:
 @pytest.mark.parametrize(
     ("base", "named", "kind", "on_gpu", "first", "further", "left_out"),
     [
-        ({}, {}, "generate", True, [SIZES, FASTER], [KV, WEIGHTS, SPECULATION], []),
+        ({}, {}, "generate", True, [SIZES, FASTER], [KV, *BOTH_WEIGHTS, SPECULATION], []),
         ({}, {}, "generate", False, [SIZES, FASTER], [KV, SPECULATION], ["quantization"]),
         (
             {},
@@ -70,11 +71,11 @@ def test_every_argument_that_keeps_answers_is_one_of_vllm() -> None:
             "embed",
             True,
             [SIZES, FASTER],
-            [WEIGHTS],
+            BOTH_WEIGHTS,
             ["kv_cache_dtype", "speculative_config"],
         ),
         # What the spec says is not changed unless somebody asks for it.
-        (KV, {}, "generate", True, [SIZES, FASTER], [WEIGHTS, SPECULATION], ["kv_cache_dtype"]),
+        (KV, {}, "generate", True, [SIZES, FASTER], [*BOTH_WEIGHTS, SPECULATION], ["kv_cache_dtype"]),
         (
             KV,
             {"kv_cache_dtype": ["fp8", "fp8_e5m2", "auto"]},
@@ -84,14 +85,14 @@ def test_every_argument_that_keeps_answers_is_one_of_vllm() -> None:
             [
                 {"kv_cache_dtype": "fp8_e5m2"},
                 {"kv_cache_dtype": "auto"},
-                WEIGHTS,
+                *BOTH_WEIGHTS,
                 SPECULATION,
             ],
             [],
         ),
         # Where the spec names both sizes, the mode has nothing left to double.
         ({"max_num_seqs": 4, "max_num_batched_tokens": 64}, {}, "generate", True, [SIZES],
-         [KV, WEIGHTS, SPECULATION], []),
+         [KV, *BOTH_WEIGHTS, SPECULATION], []),
         # No value leaves an argument out.
         ({}, {"quantization": [None], "speculative_config": [None]}, "generate", True,
          [SIZES, FASTER], [KV], []),
@@ -116,7 +117,7 @@ def test_what_is_tried(
 
 def test_a_search_without_names_has_nine_sizes_and_few_loads() -> None:
     found = changes.search_of({}, {}, "generate", on_gpu=True)
-    assert (len(found.first), len(found.further)) == (11, 3)
+    assert (len(found.first), len(found.further)) == (11, 4)
 
 
 def test_nothing_to_compare_is_refused_and_one_further_argument_is_enough() -> None:
