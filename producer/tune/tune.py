@@ -83,6 +83,8 @@ def tune(
     with pilots(spec, settings, console) as place:
         hardware = _only(place.slots, spec.pool)
         spec = auto_args.filled_in(place.ledger, spec, place.slots if place.is_here else None)
+        before = _before(place.ledger, spec, hardware)
+        spec = without_changes(spec, before)
         permits.check_at_submit(spec, _permitted(spec, settings, place))
         engine = resolved(spec).engine
         assert isinstance(engine, VllmEngineSpec)
@@ -91,7 +93,6 @@ def tune(
         for said in search_of.left_out:
             console.print(said, markup=False)
         found = [Candidate(args) for args in search_of.first]
-        before = _before(place.ledger, engine.model, spec.task.kind, hardware)
         trials = Trials(spec, place, console, rounds_of(before, min_agreement))
         single = [Candidate({**engine.args, **each}) for each in search_of.further]
         steps = _steps(found, rows_there([*found, *single], trials, settings), rows)
@@ -267,8 +268,10 @@ def detail(tuned: Tuned, rounds: int) -> dict[str, Any]:
     best = tuned.best
     found: dict[str, Any] = {}
     if best is not None and best.changed and best.agreement is not None:
+        own = tuned.candidates[0].args
         found = {
             "changed": dict(best.changed),
+            "own": {name: own[name] for name in best.changed if name in own},
             "agreement": best.agreement.as_json(),
             "said": f"{best.agreement} to those of the arguments that were tuned",
         }
@@ -285,9 +288,26 @@ def rounds_of(before: Tuning | None, min_agreement: float | None) -> int:
     return int(before.detail["offered"]) if goes_on else before.rounds
 
 
-def _before(ledger: Ledger, model: str, task: str, hardware: str) -> Tuning | None:
+def without_changes(spec: JobSpec, before: Tuning | None) -> JobSpec:
+    """A spec that says auto without the arguments that may change answers, which an earlier round kept by the
+    user's word: they are measured anew, against what they took the place of.
+    """
+    engine = spec.engine
+    if before is None or not isinstance(engine, VllmEngineSpec) or not engine.args_auto:
+        return spec
+    if engine.args != before.args:
+        return spec
+    left = {name: each for name, each in engine.args.items() if name not in before.changed}
+    own = before.detail.get("own", {}) if before.changed else {}
+    return spec.model_copy(update={"engine": engine.model_copy(update={"args": {**left, **own}})})
+
+
+def _before(ledger: Ledger, spec: JobSpec, hardware: str) -> Tuning | None:
+    """What the last round on this hardware kept."""
+    engine = resolved(spec).engine
+    assert isinstance(engine, VllmEngineSpec)
     with ledger.transaction() as connection:
-        kept = tunings.of_model(connection, model, task)
+        kept = tunings.of_model(connection, engine.model, spec.task.kind)
     return next((each for each in kept if each.hardware == hardware), None)
 
 

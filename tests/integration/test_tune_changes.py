@@ -4,7 +4,7 @@ by the user's word alone.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from nightshift.common.ledger.fleet import workers
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
-from nightshift.common.spec import GenerateTask, JobSpec, VllmEngineSpec, parse_spec
+from nightshift.common.spec import EmbedTask, GenerateTask, JobSpec, VllmEngineSpec, parse_spec
 from nightshift.producer.estimate import pilot
 from nightshift.producer.estimate.pilot_place import PilotPlace
 from nightshift.producer.local.known_job import open_job
@@ -31,13 +31,17 @@ from nightshift.producer.tune import tune as tuning
 from nightshift.producer.tune.tune import Tuned
 from nightshift.worker.engines.protocol import Answer
 from nightshift.worker.runner import Runner
+from tests.integration.test_plan import empty, report
 from tests.integration.test_tunings import H100, auto_spec
 from tests.support.child import child_of
 from tests.support.scripted import Scripted
+from tests.support.world import World
 
 ROWS = 40
 
 KV = {"kv_cache_dtype": "fp8"}
+
+KV_ALONE = {"kv_cache_dtype": ["fp8"], "quantization": [None]}
 
 ONE_SIZE = {"max_num_seqs": [8], "max_num_batched_tokens": [64]}
 
@@ -54,6 +58,13 @@ class Answering(Scripted):
 
     def answer(self, at: int, most_rows: int | None = None, error: Exception | None = None) -> None:
         work, future = self.taken[at]
+        if isinstance(work.task, EmbedTask):
+            turned = [0.5, 0.75**0.5] if "kv_cache_dtype" in self.args else [1.0, 0.0]
+            for position, request in enumerate(work.requests):
+                vector = turned if request.row_index < 2 else [0.0, 2.0]
+                work.emit(position, Answer({"embedding": vector}, None, 3))
+            future.set_result(None)
+            return
         assert isinstance(work.task, GenerateTask)
         sampling = work.task.sampling
         changed = {"kv_cache_dtype": 2, "speculative_config": 0, "quantization": 20}
@@ -68,14 +79,15 @@ class Answering(Scripted):
         future.set_result(None)
 
 
-SPEEDS = {"max_num_seqs": 1.5, "kv_cache_dtype": 1.3, "quantization": 1.6}
-"""How much faster an argument makes 100 rows/s; speculation is slower."""
+SPEEDS = {"max_num_seqs": 1.5, "kv_cache_dtype": 1.3, "float16": 1.2, "quantization": 1.6}
+"""How much faster an argument or a value makes 100 rows/s; speculation is slower."""
 
 
 def rate_of(args: Mapping[str, Any]) -> float:
     rate = 100.0
-    for name in args:
-        rate *= 0.5 if name == "speculative_config" else SPEEDS.get(name, 1)
+    for name, value in args.items():
+        slower = 0.5 if name == "speculative_config" else 1
+        rate *= slower * SPEEDS.get(name, 1) * SPEEDS.get(str(value), 1)
     return rate
 
 
@@ -211,12 +223,37 @@ def test_what_may_change_answers_is_measured_and_left_until_the_user_allows_it(
 def test_a_value_that_somebody_names_is_kept_by_the_same_rule(
     pool: Pool, ledger: Ledger, tmp_path: Path
 ) -> None:
-    named = {"kv_cache_dtype": ["fp8"], "quantization": [None], "speculative_config": [None]}
-    _, said = tuned(spec_of(tmp_path), **named)
+    _, said = tuned(spec_of(tmp_path), **KV_ALONE)
     assert kept(ledger).args == SAFE
     assert "--min-agreement 0.94" in said
-    tuned(spec_of(tmp_path), 0.94, **named)
+    tuned(spec_of(tmp_path), 0.94, **KV_ALONE)
     assert kept(ledger).args == {**SAFE, **KV}
+
+
+def test_a_spec_that_says_auto_is_measured_against_what_the_user_wrote_first(
+    pool: Pool, world: World, tmp_path: Path
+) -> None:
+    """Else what was allowed once would be the spec's own, and would stay without a word."""
+    ledger, own = world.ledger, {"dtype": "float32"}
+    named = {"quantization": [None], "speculative_config": [None], "dtype": ["float16"]}
+    first = spec_of(tmp_path)
+    engine = first.engine.model_copy(update={"args": own})
+    tuned(first.model_copy(update={"engine": engine}), 0.9, **named)
+    assert kept(ledger).args == {**SAFE, **KV, "dtype": "float16"}
+    report(world, [replace(slot, hardware=H100) for slot in empty(1)])
+    made, _ = tuned(auto_spec(tmp_path, "again"), **named)
+    assert made.candidates[0].args == {**SAFE, **own}
+    assert (kept(ledger).args, kept(ledger).changed) == ({**SAFE, **own}, {})
+
+
+def test_vectors_are_compared_by_their_cosine(pool: Pool, ledger: Ledger, tmp_path: Path) -> None:
+    data = spec_of(tmp_path).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    data["task"] = {"kind": "embed", "text": "{{ text }}"}
+    made, said = tuned(parse_spec(data, "test"), 0.97, **KV_ALONE)
+    assert "speculative_config is not tried: a task of kind embed writes no tokens" in said
+    assert made.best is not None
+    assert str(made.best.agreement) == "mean cosine 0.9750, least 0.5000"
+    assert made.best.args == {**SAFE, **KV}
 
 
 def test_answers_of_a_sampled_job_are_compared_at_temperature_0(

@@ -302,6 +302,7 @@ def test_what_is_kept_by_the_users_word_says_how_far_it_agrees() -> None:
     kept = detail(made, 4)
     assert (kept["changed"], kept["agreement"]["equal"]) == (KV, 0.9667)
     assert "offered" not in kept
+    assert kept["own"] == {}
     assert Tuning("h", best.args, 1.0, detail=kept).changed == KV
     # A tuning of an older release keeps other arguments, and does not know the detail.
     assert Tuning("h", SIZES, 1.0, detail=kept).changed == {}

@@ -19,8 +19,8 @@ class Tuning:
     """The arguments with which a model was fastest on some hardware, and how fast; `rounds` counts how
     often it was tuned there.
 
-    Where arguments may change answers, `detail` has them under `changed`, and under `agreement` what
-    `nightshift tune` measured. Where faster arguments were left since they may change answers, `offered` is the
+    Where arguments may change answers, `detail` has them under `changed`, what the spec had in their place under
+    `own`, and under `agreement` what `nightshift tune` measured. Where faster arguments were left since they may change answers, `offered` is the
     number of rounds before that one.
     """
 
