@@ -33,11 +33,12 @@ class LoadedBatch:
     _taking: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     _closed: bool = False
 
-    def take(self, position: int, outcome: Outcome) -> bool:
-        """Keeps the outcome of a request; False when it comes too late."""
+    def take(self, positions: Sequence[int], outcomes: Sequence[Outcome]) -> bool:
+        """Keeps the outcomes of requests; False when they come too late."""
         with self._taking:
             if not self._closed:
-                self.results.outcomes[self.requests[position].row_index] = outcome
+                rows = (self.requests[position].row_index for position in positions)
+                self.results.outcomes.update(zip(rows, outcomes, strict=True))
             return not self._closed
 
     def close(self) -> None:
@@ -59,9 +60,10 @@ class Inference:
         """Hands a batch to the engine; of rows with equal requests, where they share answers, one."""
         batch = loaded.batch
         if batch.lease.isolated:
-            dead = "the engine died each time it ran this row alone"
-            for position in range(len(loaded.requests)):
-                self._emit(loaded, position, Refusal(RowErrorKind.ENGINE_DIED, dead))
+            dead = Refusal(
+                RowErrorKind.ENGINE_DIED, "the engine died each time it ran this row alone"
+            )
+            self._emit(loaded, range(len(loaded.requests)), [dead] * len(loaded.requests))
         if batch.lease.isolated or not batch.runs:
             return _nothing()
         loaded.rounds = self._rounds(loaded)
@@ -103,7 +105,7 @@ class Inference:
             return None
 
         def take(position: int, answer: Answer) -> None:
-            if loaded.take(position, answer):
+            if loaded.take([position], [answer]):
                 self.child.window.spending.share(job.id)
                 reached(Moment.ANSWERED)
 
@@ -120,27 +122,42 @@ class Inference:
             rows = None if rows is None else rows.take(pa.array(positions))
 
         def emit(at: int, outcome: Outcome) -> None:
-            self._emit(loaded, positions[at], outcome)
+            self._emit(loaded, [positions[at]], [outcome])
 
-        seconds = job.spec.retry.row_timeout_seconds
-        work = Work(job.spec.task, requests, seconds, emit, self.child.recorder, rows, job.resolved)
+        def emit_many(at: Sequence[int], outcomes: Sequence[Outcome]) -> None:
+            self._emit(loaded, [positions[each] for each in at], outcomes)
+
+        work = Work(
+            job.spec.task,
+            requests,
+            job.spec.retry.row_timeout_seconds,
+            emit,
+            self.child.recorder,
+            rows,
+            job.resolved,
+            emit_many=emit_many,
+        )
         loaded.batch.attach(work)
         return self.child.engine.start(work)
 
-    def _emit(self, loaded: LoadedBatch, position: int, outcome: Outcome) -> None:
+    def _emit(
+        self, loaded: LoadedBatch, positions: Sequence[int], outcomes: Sequence[Outcome]
+    ) -> None:
         self.child.window.spending.run(
             loaded.job.id,
-            1,
-            outcome.prompt_tokens,
-            outcome.output_tokens,
-            outcome.cached_tokens,
-            outcome.reasoning_tokens,
+            len(outcomes),
+            sum(each.prompt_tokens for each in outcomes),
+            sum(each.output_tokens for each in outcomes),
+            sum(each.cached_tokens for each in outcomes),
+            sum(each.reasoning_tokens for each in outcomes),
         )
-        if loaded.take(position, outcome):
-            self.child.window.row_finished(loaded.batch)
-            reached(Moment.ANSWERED)
+        if loaded.take(positions, outcomes):
+            self.child.window.row_finished(loaded.batch, len(outcomes))
+            for _ in outcomes:
+                reached(Moment.ANSWERED)
         if loaded.rounds is not None:
-            loaded.rounds.ran(position, outcome)
+            for position, outcome in zip(positions, outcomes, strict=True):
+                loaded.rounds.ran(position, outcome)
 
 
 def _nothing() -> "Future[None]":

@@ -78,7 +78,7 @@ class Work:
     """One batch in an engine.
 
     `emit(position, outcome)` takes the outcome of `requests[position]`, once each, from any
-    thread. After `stop()` the engine drops the requests that are not finished. The engine tells
+    thread; `emit_all` takes those of several requests at once. After `stop()` the engine drops the requests that are not finished. The engine tells
     `recorder` when rows enter and leave it, how long rows waited and how long the engine worked.
     `resolved` is what the engine has fixed for the job; None where nobody keeps that. `rows` are the rows of
     the requests, for a function. `remark` is what the engine has to say of the
@@ -94,6 +94,7 @@ class Work:
     rows: pa.Table | None = None
     resolved: Mapping[str, Any] | None = None
     remark: str | None = None
+    emit_many: Callable[[Sequence[int], Sequence[Outcome]], None] | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
     # A future calls each callback once: those added before its end, and those added after it.
     _going_on: "Future[None]" = field(default_factory=Future)
@@ -101,6 +102,14 @@ class Work:
     _waiting: set[int] = field(default_factory=set)
     _taken_back: set[int] = field(default_factory=set)
     _drop: Callable[[Collection[int]], object] | None = None
+
+    def emit_all(self, positions: Sequence[int], outcomes: Sequence[Outcome]) -> None:
+        """As `emit` for each position; in one call where whoever made the work takes many at once."""
+        if self.emit_many is not None:
+            self.emit_many(positions, outcomes)
+        else:
+            for position, outcome in zip(positions, outcomes, strict=True):
+                self.emit(position, outcome)
 
     def wait(self, drop: Callable[[Collection[int]], object], rows: Collection[int]) -> None:
         """The engine says that rows (by row_index) wait in it. From now on they may be withdrawn, and
@@ -116,6 +125,12 @@ class Work:
         with self._changing:
             self._waiting.discard(row_index)
             return row_index not in self._taken_back
+
+    def begin_some(self, rows: Collection[int]) -> set[int]:
+        """As `begin` for each of the rows (by row_index); those that were withdrawn."""
+        with self._changing:
+            self._waiting.difference_update(rows)
+            return self._taken_back.intersection(rows)
 
     def begin_all(self) -> int:
         """Every row that is left begins now; how many were not withdrawn. These are the first requests."""

@@ -54,6 +54,8 @@ def parsed_column(field: pa.Field, scalars: Mapping[str, Scalar], texts: Sequenc
 def _vectors(field: pa.Field, values: Sequence[Any]) -> Column:
     """Vectors of one length, without a Python object for each number."""
     width, number = field.type.list_size, field.type.value_type
+    if (found := _arrays(values, width, np.dtype(number.to_pandas_dtype()))) is not None:
+        return pa.FixedSizeListArray.from_arrays(pa.array(found.reshape(-1)), type=field.type), {}
     numbers = np.zeros((len(values), width), number.to_pandas_dtype())
     missing = np.ones(len(values), bool)
     failures: dict[int, Failure] = {}
@@ -77,6 +79,16 @@ def _vectors(field: pa.Field, values: Sequence[Any]) -> Column:
     flat = pa.array(numbers.reshape(-1))
     column = pa.FixedSizeListArray.from_arrays(flat, type=field.type, mask=pa.array(missing))
     return column, failures
+
+
+def _arrays(values: Sequence[Any], width: int, dtype: "np.dtype[Any]") -> np.ndarray | None:
+    """The values in one array where each is an array of this type and length; else None."""
+    if values and all(
+        type(value) is np.ndarray and value.dtype == dtype and value.shape == (width,)
+        for value in values
+    ):
+        return np.concatenate(values)
+    return None
 
 
 def _vector(value: Any) -> np.ndarray | None:

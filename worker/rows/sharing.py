@@ -150,7 +150,8 @@ def _size(columns: Mapping[str, Any]) -> int:
     total, waiting = 0, list(columns.values())
     while waiting:
         value = waiting.pop()
-        total += sys.getsizeof(value)
+        # A row of an array holds its numbers in the array of its pass.
+        total += max(sys.getsizeof(value), getattr(value, "nbytes", 0))
         if isinstance(value, Mapping):
             waiting += value.values()
         elif isinstance(value, list | tuple):
