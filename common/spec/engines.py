@@ -144,7 +144,11 @@ class TransformersEngineSpec(EngineSection):
         "float32", description="Type of the weights."
     )
     batch_size: int = Field(
-        32, ge=1, le=4096, description="Texts in one forward pass, of about the same length."
+        32,
+        ge=1,
+        le=4096,
+        description="Size of the first forward passes: 32 tokens for each of so many texts, padding "
+        "included. A pass doubles while that makes it faster, and is halved where memory is too small.",
     )
     max_length: int | None = Field(
         None, ge=1, description="Longest text, in tokens; the model's own when absent."

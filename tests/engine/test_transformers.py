@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from nightshift.worker.engines.transformers.models import Texts
+    from nightshift.worker.engines.transformers.rows import Row, Texts
 
 
 torch = Lazy("torch")
@@ -144,6 +144,52 @@ def test_a_text_that_is_too_long_is_refused_alone_or_cut(
     cutting.close()
 
 
+def layered(folder: Path, reference: "SentenceTransformer") -> Path:
+    """MiniLM with a prompt that is not pooled, and a dense layer."""
+    from sentence_transformers.base.modules import Dense
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+
+    torch.manual_seed(0)
+    modules = [
+        reference[0],
+        Pooling(384, pooling_mode="mean", include_prompt=False),
+        Dense(384, 96),
+        Normalize(),
+    ]
+    made = sentence_transformers.SentenceTransformer(
+        modules=modules,
+        prompts={"query": "find what is near: "},
+        default_prompt_name="query",
+        device="cpu",
+    )
+    made.save(str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("feeds_ids", [True, False])
+def test_a_prompt_that_is_not_pooled_and_a_dense_layer_are_honoured(
+    feeds_ids: bool,
+    tmp_path: Path,
+    reference: "SentenceTransformer",
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By ids, and by texts where the library would make other features of them."""
+    folder = layered(tmp_path / "layered", reference)
+    if not feeds_ids:
+        tokens = engines_transformers.TextModel.__init__.__globals__["Tokens"]
+        monkeypatch.setattr(tokens, "padded", lambda *_: {})
+    library = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    engine: Any = load(folder, "embed")
+    assert (engine._model._constants is not None) is feeds_ids
+    texts = [*SENTENCES, "a", "b " * 40]
+    found = answers(engine, EMBED, texts)
+    ours, theirs = vectors(found), library.encode(texts)
+    assert ours.shape == (7, 96)
+    assert np.allclose(ours, theirs, atol=1e-4)
+    assert found[5].prompt_tokens == len(library.tokenizer("find what is near: a")["input_ids"])
+    engine.close()
+
+
 def test_a_folder_without_modules_is_pooled_by_the_mean(
     tmp_path: Path, reference: "SentenceTransformer"
 ) -> None:
@@ -158,9 +204,11 @@ def test_a_folder_without_modules_is_pooled_by_the_mean(
 
 
 def test_small_batches_share_a_pass_and_lengths_are_sorted(embedder: Engine) -> None:
-    """Seven batches of one row, that wait while a pass is under way, go through in two."""
+    """Seven batches of one row, that wait while a pass is under way, go through in two. A pass has 32 tokens for
+    each text of `batch_size`, padding included.
+    """
     model = Counted()
-    engine = engines_transformers.TransformersEngine(model, spec(batch_size=4))
+    engine = engines_transformers.TransformersEngine(model, spec(batch_size=1))
     first = engine.start(Work(EMBED, [Request(0, text="a")], 60, lambda *_: None))
     assert model.computing.wait(60)
     lengths = [5, 1, 7, 3, 2, 6, 4]
@@ -180,6 +228,7 @@ class Counted:
 
     longest = 100
     revision = None
+    runs_ahead = False
 
     def __init__(self, most: int = 1000) -> None:
         self.passes: list[list[int]] = []
@@ -187,28 +236,55 @@ class Counted:
         self.most = most
         self.held: weakref.ref[np.ndarray] | None = None
 
-    def lengths(self, rows: "Sequence[Texts]") -> list[list[int]]:
-        return [[len(text) for text in row] for row in rows]
+    def sequences(self, rows: "Sequence[Texts]") -> list[Any]:
+        return [tuple((np.zeros(len(text), np.int32),) for text in row) for row in rows]
 
     def check(self, task: Task) -> None:
         pass
 
-    def compute(self, rows: "Sequence[Texts]") -> Any:
+    def launch(self, rows: "Sequence[Row]") -> Any:
         self.computing.set()
         assert self.go_on.wait(60)
-        lengths = [len(text) for (text,) in rows]
+        texts = [row.texts[0] for row in rows]
+        lengths = [len(text) for text in texts]
         self.passes.append(lengths)
         assert self.held is None or self.held() is None, "what a failed pass held is gone"
         if len(rows) * max(lengths) > self.most:
             activations = np.zeros(1)
             self.held = weakref.ref(activations)
             raise torch.OutOfMemoryError("no memory")
-        if any("!" in text for (text,) in rows):
+        if any("!" in text for text in texts):
             raise ValueError("an exclamation mark")
         return np.array([[float(length)] for length in lengths], np.float32)
 
-    def outcome(self, task: Task, line: Any, tokens: int) -> Outcome:
-        return Answer({"length": line[0]}, prompt_tokens=tokens)
+    def numbers(self, launched: Any) -> Any:
+        return launched
+
+    def outcomes(self, task: Task, numbers: Any, tokens: Sequence[int]) -> list[Outcome]:
+        pairs = zip(numbers, tokens, strict=True)
+        return [Answer({"length": line[0]}, prompt_tokens=count) for line, count in pairs]
+
+
+class Ahead(Counted):
+    """A model that goes on computing after a launch, as a GPU does; it tells what was asked of it."""
+
+    runs_ahead = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, list[int]]] = []
+        self.lacks_memory_after: int | None = None
+
+    def launch(self, rows: "Sequence[Row]") -> Any:
+        found = super().launch(rows)
+        self.asked.append(("launch", self.passes[-1]))
+        return found
+
+    def numbers(self, launched: Any) -> Any:
+        self.asked.append(("numbers", launched[:, 0].astype(int).tolist()))
+        if self.lacks_memory_after is not None and len(launched) > self.lacks_memory_after:
+            raise torch.OutOfMemoryError("no memory")
+        return launched
 
 
 def spec(**fields: Any) -> TransformersEngineSpec:
@@ -221,8 +297,71 @@ def test_a_pass_that_takes_too_much_memory_is_halved_and_none_is_as_large_again(
     engine = engines_transformers.TransformersEngine(model, spec(batch_size=8))
     found = answers(engine, EMBED, ["a" * 10] * 16)
     assert [each.columns["length"] for each in found] == [10.0] * 16
-    assert [len(each) for each in model.passes] == [8, 4, 4, 4, 4]
+    assert [len(each) for each in model.passes] == [16, 8, 4, 4, 4, 4]
     engine.close()
+
+
+def test_on_a_gpu_the_next_pass_is_launched_before_the_numbers_of_a_pass_are_waited_for() -> None:
+    model = Ahead()
+    engine = engines_transformers.TransformersEngine(model, spec(batch_size=1))
+    outcomes: dict[int, Outcome] = {}
+    texts = ["a" * length for length in (30, 28, 26)]
+    work = Work(
+        EMBED, [Request(n, text=text) for n, text in enumerate(texts)], 60, outcomes.__setitem__
+    )
+    future = engine.start(work)
+    model.go_on.set()
+    future.result(60)
+    assert model.asked == [
+        ("launch", [30]),
+        ("launch", [28]),
+        ("numbers", [30]),
+        ("launch", [26]),
+        ("numbers", [28]),
+        ("numbers", [26]),
+    ]
+    lengths = {at: each.columns["length"] for at, each in outcomes.items()}
+    assert lengths == {0: 30.0, 1: 28.0, 2: 26.0}
+    engine.close()
+
+
+def test_a_pass_that_fails_after_its_launch_is_halved_too() -> None:
+    model = Ahead()
+    model.lacks_memory_after = 2
+    model.go_on.set()
+    engine = engines_transformers.TransformersEngine(model, spec(batch_size=4))
+    found = answers(engine, EMBED, ["a" * length for length in (9, 8, 7, 6, 5, 4, 3)])
+    assert [each.columns["length"] for each in found] == [9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0]
+    engine.close()
+
+
+def test_a_long_row_waits_for_no_more_rows_than_were_there_before_it() -> None:
+    """Rows are sorted a window at a time: a row runs before all that came after its window."""
+    queue = engines_transformers.RowQueue(4, 64)
+    batch = engines_transformers.Batch(Work(EMBED, [Request(n) for n in range(9)], 60, print))
+
+    def row(position: int, length: int) -> Any:
+        ids = np.zeros(length, np.int32)
+        return engines_transformers.Row(batch, position, ("x",), ((ids,),))
+
+    queue.add([row(n, length) for n, length in enumerate([3, 9, 1, 5, 90, 80, 70, 60, 50])])
+    taken: list[list[int]] = []
+    while rows := queue.take(10, wait=False):
+        taken.append([each.longest for each in rows])
+    assert taken == [[9], [5, 3], [1], [90], [80], [70], [60], [50]]
+
+
+def test_rows_that_take_many_passes_are_sorted_fewer_at_a_time() -> None:
+    queue = engines_transformers.RowQueue(100, 2)
+    batch = engines_transformers.Batch(Work(EMBED, [Request(n) for n in range(6)], 60, print))
+    lengths = [5, 10, 5, 10, 5, 10]
+    rows = [
+        engines_transformers.Row(batch, n, ("x",), ((np.zeros(length, np.int32),),))
+        for n, length in enumerate(lengths)
+    ]
+    queue.add(rows)
+    taken = [[each.longest for each in queue.take(10, wait=False)] for _ in range(5)]
+    assert taken == [[10], [5, 5], [10], [10], [5]]
 
 
 def test_a_row_that_fails_alone_is_refused_alone() -> None:
@@ -239,7 +378,7 @@ def test_a_row_that_fails_alone_is_refused_alone() -> None:
 
 def test_a_device_that_takes_nothing_more_is_a_dead_engine() -> None:
     class Broken(Counted):
-        def compute(self, rows: "Sequence[Texts]") -> Any:
+        def launch(self, rows: "Sequence[Row]") -> Any:
             raise torch.AcceleratorError("device-side assert")
 
     engine = engines_transformers.TransformersEngine(Broken(), spec())
@@ -272,9 +411,9 @@ def test_a_pass_over_its_time_is_stalled_and_its_rows_are_timeouts() -> None:
     seen: list[float] = []
 
     class Slow(Counted):
-        def compute(self, rows: "Sequence[Texts]") -> Any:
+        def launch(self, rows: "Sequence[Row]") -> Any:
             seen.append(engine.stalled_seconds())
-            return super().compute(rows)
+            return super().launch(rows)
 
     model = Slow()
     model.go_on.set()
@@ -344,6 +483,35 @@ def test_labels_of_a_multi_label_model_do_not_share_their_probability(tmp_path: 
     assert list(shares) == ["rude (0)", "LABEL_1", "rude (2)", "loud"]
     assert abs(sum(shares.values()) - 1) > 0.2
     assert answer.columns["label"] == max(shares, key=shares.__getitem__)
+    engine.close()
+
+
+def test_pairs_and_texts_of_a_classifier_share_a_pass(tmp_path: Path) -> None:
+    """A tokenizer with token types tells the model where the second text begins."""
+    reference = transformers.AutoTokenizer.from_pretrained(MINILM)
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(reference),
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        num_labels=3,
+    )
+    folder = tmp_path / "bert"
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    reference.save_pretrained(folder)
+    engine = load(folder, "classify")
+    texts = ["a cat", "rain " * 30, "", "x"] * 3
+    pairs = ["a small animal", None, "y " * 9, None] * 3
+    found = answers(engine, CLASSIFY, texts, pairs)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    for text, pair, answer in zip(texts, pairs, found, strict=True):
+        encoded = reference(*([text] if pair is None else [text, pair]), return_tensors="pt")
+        with torch.inference_mode():
+            theirs = model(**encoded).logits.softmax(-1)[0].numpy()
+        assert np.allclose(list(answer.columns["probabilities"].values()), theirs, atol=1e-4)
+        assert answer.prompt_tokens == encoded["input_ids"].shape[1]
     engine.close()
 
 

@@ -1,6 +1,6 @@
 """Embeddings, classifications and scores from the numbers that an engine computed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -36,19 +36,21 @@ def check_dimensions(task: Task, width: int | None) -> None:
         raise JobRefused(f"task.dimensions is {task.dimensions}, the model has {width}")
 
 
-def embedding(vector: Numbers, task: EmbedTask, normalizes: bool, tokens: int) -> Outcome:
-    """The row's vector: cut to `dimensions`, then scaled to length 1, then brought to its type.
+def embeddings(
+    vectors: Numbers, task: EmbedTask, normalizes: bool, tokens: Sequence[int]
+) -> list[Outcome]:
+    """The vector of each row: cut to `dimensions`, then scaled to length 1, then brought to its type.
 
-    `vector` is the pooled vector before the model's own normalisation; `normalizes` says whether
-    the model has one.
+    `vectors` are (rows, numbers): the pooled vectors before the model's own normalisation; `normalizes`
+    says whether the model has one. `tokens` are those of each row.
     """
     # Numbers that are not finite are refused later.
     with np.errstate(over="ignore", invalid="ignore"):
-        kept = vector[: task.dimensions].astype(np.float32)
+        kept = vectors[:, : task.dimensions].astype(np.float32)
         if normalizes if task.normalize is None else task.normalize:
-            kept = kept / max(float(np.linalg.norm(kept)), MIN_LENGTH)
-        kept = kept.astype(task.dtype)
-    return _finite({"embedding": kept}, kept, tokens)
+            kept /= np.maximum(np.linalg.norm(kept, axis=1, keepdims=True), MIN_LENGTH)
+        kept = kept.astype(task.dtype, copy=False)
+    return _finite(({"embedding": vector} for vector in kept), kept, tokens)
 
 
 def probabilities(logits: Numbers, *, is_multi_label: bool) -> Numbers:
@@ -66,30 +68,59 @@ def probabilities(logits: Numbers, *, is_multi_label: bool) -> Numbers:
     return np.asarray(values, np.float32)
 
 
-def classification(probabilities: Numbers, labels: Sequence[str], tokens: int) -> Outcome:
-    """The row's most probable label, its probability, and the probability of every label.
+class Shares(Mapping[str, np.float32]):
+    """The probability of each label, by the label: one line of an array with the labels of all lines."""
 
-    `probabilities` are float32, and the columns keep that type.
+    __slots__ = ("labels", "numbers")
+
+    def __init__(self, labels: Sequence[str], numbers: Numbers) -> None:
+        self.labels, self.numbers = labels, numbers
+
+    def __getitem__(self, label: str) -> np.float32:
+        if label not in self.labels:
+            raise KeyError(label)
+        found: np.float32 = self.numbers[self.labels.index(label)]
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.labels)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def classifications(
+    probabilities: Numbers, labels: Sequence[str], tokens: Sequence[int]
+) -> list[Outcome]:
+    """The most probable label of each row, its probability, and the probability of every label.
+
+    `probabilities` are (rows, labels), float32, and the columns keep that type.
     """
-    best = int(probabilities.argmax())
-    columns = {
-        "label": labels[best],
-        "probability": probabilities[best],
-        "probabilities": dict(zip(labels, probabilities, strict=True)),
-    }
+    best = probabilities.argmax(axis=1)
+    highest = probabilities[np.arange(len(best)), best]
+    columns = (
+        {
+            "label": labels[number],
+            "probability": share,
+            "probabilities": Shares(labels, line),
+        }
+        for number, share, line in zip(best.tolist(), highest, probabilities, strict=True)
+    )
     return _finite(columns, probabilities, tokens)
 
 
-def score(value: float, tokens: int) -> Outcome:
-    """The pair's number."""
-    return _finite({"score": float(value)}, np.asarray(value), tokens)
+def scores(numbers: Numbers, tokens: Sequence[int]) -> list[Outcome]:
+    """The number of each pair, from (pairs, 1)."""
+    return _finite(({"score": value} for (value,) in numbers.tolist()), numbers, tokens)
 
 
-def cosine(one: Numbers, other: Numbers) -> float:
-    """The cosine of the angle between two vectors; 0 where a vector has length 0."""
-    one, other = one.astype(np.float64), other.astype(np.float64)
-    lengths = max(float(np.linalg.norm(one) * np.linalg.norm(other)), MIN_LENGTH)
-    return float(one @ other / lengths)
+def cosines(some: Numbers, others: Numbers) -> Numbers:
+    """The cosine of the angle between the vectors of each pair, (pairs, 1), float32; 0 where a vector has length 0."""
+    some, others = some.astype(np.float64), others.astype(np.float64)
+    lengths = np.linalg.norm(some, axis=1) * np.linalg.norm(others, axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = (some * others).sum(axis=1) / np.maximum(lengths, MIN_LENGTH)
+    return np.asarray(found[:, None], np.float32)
 
 
 def label_names(id2label: Mapping[int, str]) -> list[str]:
@@ -102,9 +133,17 @@ def label_names(id2label: Mapping[int, str]) -> list[str]:
     ]
 
 
-def _finite(columns: Mapping[str, object], numbers: Numbers, tokens: int) -> Outcome:
-    if np.isfinite(numbers).all():
-        return Answer(columns, prompt_tokens=tokens)
+def _finite(
+    columns: Iterable[Mapping[str, object]], numbers: Numbers, tokens: Sequence[int]
+) -> list[Outcome]:
+    finite: list[bool] = np.asarray(np.isfinite(numbers).all(axis=1)).tolist()
+    return [
+        Answer(each, prompt_tokens=count) if is_finite else _infinite(count)
+        for each, is_finite, count in zip(columns, finite, tokens, strict=True)
+    ]
+
+
+def _infinite(tokens: int) -> Refusal:
     return Refusal(
         RowErrorKind.INVALID_OUTPUT,
         "the model's numbers for this row are not all finite (NaN or infinity); a dtype with a "

@@ -15,6 +15,7 @@ from nightshift.common.formats.values import (
 from nightshift.common.row_errors import Failure
 from nightshift.common.spec.json_schema import Scalar
 from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.pooling import Shares
 from nightshift.worker.engines.structured import strict_json, typed
 
 Column = tuple[pa.Array, dict[int, Failure]]
@@ -25,6 +26,8 @@ def answer_column(field: pa.Field, values: Sequence[Any]) -> Column:
     """The values as a column; one that does not fit the column's type is a failure."""
     if pa.types.is_fixed_size_list(field.type) and pa.types.is_floating(field.type.value_type):
         return _vectors(field, values)
+    if (shares := _shares(field, values)) is not None:
+        return shares, {}
     try:
         return whole_array(values, field.type), {}
     except CAST_ERRORS:
@@ -54,8 +57,9 @@ def parsed_column(field: pa.Field, scalars: Mapping[str, Scalar], texts: Sequenc
 def _vectors(field: pa.Field, values: Sequence[Any]) -> Column:
     """Vectors of one length, without a Python object for each number."""
     width, number = field.type.list_size, field.type.value_type
-    if (found := _arrays(values, width, np.dtype(number.to_pandas_dtype()))) is not None:
-        return pa.FixedSizeListArray.from_arrays(pa.array(found.reshape(-1)), type=field.type), {}
+    if (found := _lines(values, width, number)) is not None:
+        flat = pa.array(found.reshape(-1))
+        return pa.FixedSizeListArray.from_arrays(flat, type=field.type, mask=_missing(values)), {}
     numbers = np.zeros((len(values), width), number.to_pandas_dtype())
     missing = np.ones(len(values), bool)
     failures: dict[int, Failure] = {}
@@ -81,14 +85,47 @@ def _vectors(field: pa.Field, values: Sequence[Any]) -> Column:
     return column, failures
 
 
-def _arrays(values: Sequence[Any], width: int, dtype: "np.dtype[Any]") -> np.ndarray | None:
-    """The values in one array where each is an array of this type and length; else None."""
-    if values and all(
-        type(value) is np.ndarray and value.dtype == dtype and value.shape == (width,)
-        for value in values
+def _shares(field: pa.Field, values: Sequence[Any]) -> pa.Array | None:
+    """The probabilities of labels as a struct, where all are such and have the struct's labels; else None."""
+    if not pa.types.is_struct(field.type) or not all(
+        value is None or type(value) is Shares for value in values
     ):
-        return np.concatenate(values)
-    return None
+        return None
+    labels = [each.name for each in field.type]
+    given = {id(each.labels): each.labels for each in values if each is not None}
+    if any(list(each) != labels for each in given.values()):
+        return None
+    lines = [None if each is None else each.numbers for each in values]
+    if len({each.type for each in field.type}) != 1:
+        return None
+    found = _lines(lines, len(labels), field.type[0].type)
+    if found is None:
+        return None
+    columns = [pa.array(column) for column in np.ascontiguousarray(found.T)]
+    return pa.StructArray.from_arrays(columns, fields=list(field.type), mask=_missing(values))
+
+
+def _lines(values: Sequence[Any], width: int, number: pa.DataType) -> np.ndarray | None:
+    """The values as lines of one array, zeros where one is missing; None where one is no array of this type
+    and length.
+    """
+    dtype = np.dtype(number.to_pandas_dtype())
+    lines = [value for value in values if value is not None]
+    if not lines or not all(
+        type(line) is np.ndarray and line.dtype == dtype and line.shape == (width,)
+        for line in lines
+    ):
+        return None
+    stacked: np.ndarray = np.concatenate(lines).reshape(len(lines), width)
+    if len(lines) == len(values):
+        return stacked
+    found = np.zeros((len(values), width), dtype)
+    found[[value is not None for value in values]] = stacked
+    return found
+
+
+def _missing(values: Sequence[Any]) -> pa.Array:
+    return pa.array([value is None for value in values], pa.bool_())
 
 
 def _vector(value: Any) -> np.ndarray | None:

@@ -96,7 +96,7 @@ class Embeddings(Endpoint):
                 prompt_tokens,
             )
             return [refusal]
-        return [pooling.embedding(vector, self._task, dimensions is not None, prompt_tokens)]
+        return pooling.embeddings(vector[None], self._task, dimensions is not None, [prompt_tokens])
 
 
 PROBES: dict[str, Body] = {

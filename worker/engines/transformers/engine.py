@@ -1,14 +1,16 @@
 """The transformers engine: one model in PyTorch and one thread that computes, pass after pass.
 
-Rows of all batches share passes. The thread of a batch counts the tokens of its rows.
+Rows of all batches share passes. The thread of a batch makes the token ids of its rows.
 """
 
 import math
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
 
 import torch
 import transformers
@@ -18,16 +20,38 @@ from nightshift.common.spec import Task, TransformersEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines import hub
-from nightshift.worker.engines.protocol import Refusal, Work, timed_out
-from nightshift.worker.engines.transformers.models import TextModel, Texts, load
-from nightshift.worker.engines.transformers.rows import Batch, Row, RowQueue
+from nightshift.worker.engines.protocol import Outcome, Refusal, Work, timed_out
+from nightshift.worker.engines.transformers.budget import Budget
+from nightshift.worker.engines.transformers.models import TextModel, load
+from nightshift.worker.engines.transformers.rows import Batch, Row, RowQueue, Texts, padded
+from nightshift.worker.engines.transformers.tokens import Ids
 
-SORTED_PASSES = 8
-"""Passes whose rows are sorted by length together, so that few tokens are padding."""
+T = TypeVar("T")
+
+SORTED_ROWS = 4096
+"""Rows that are sorted by length together, so that few tokens are padding. The library sorts all rows; of so
+many short ones a pass has texts of one length or two."""
+
+SORTED_PASSES = 64
+"""Passes whose rows are sorted together at most, which bounds the time that a short row waits for long ones."""
+
+FIRST_TOKENS = 32
+"""Tokens that a text of the first passes is taken to have, padding included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Rows that are computed together since `began_at` (monotonic seconds)."""
+
+    rows: list[Row]
+    launched: torch.Tensor
+    began_at: float
+    seconds: float
+    """How long the rows may take."""
 
 
 class TransformersEngine:
-    """`concurrency` is the rows that are sorted together, several passes of `batch_size`."""
+    """`concurrency` is the rows that are sorted together."""
 
     name = "transformers"
     version = transformers.__version__
@@ -38,11 +62,11 @@ class TransformersEngine:
         self.revision = model.revision
         self.cache_tokens: int | None = None
         self.code: Mapping[str, str] = {}
-        self.concurrency = SORTED_PASSES * spec.batch_size
+        self.concurrency = max(SORTED_ROWS, spec.batch_size)
         self._tokenizing = threading.Lock()
-        self._queue = RowQueue(self.concurrency)
-        self._pass_ends_at = math.inf
-        self._most_tokens = math.inf
+        self._queue = RowQueue(self.concurrency, SORTED_PASSES)
+        self._budget = Budget(FIRST_TOKENS * spec.batch_size)
+        self._pass_ends_at, self._finished_at = math.inf, -math.inf
         self._died: str | None = None
         threading.Thread(target=self._passes, name="passes", daemon=True).start()
 
@@ -57,7 +81,7 @@ class TransformersEngine:
         return {}
 
     def start(self, work: Work) -> "Future[None]":
-        """Counts tokens in the caller's thread and queues every row that is not too long."""
+        """Makes token ids in the caller's thread and queues every row that is not too long."""
         self._model.check(work.task)
         batch = Batch(work)
         with work.recorder.span(Stage.TOKENIZE):
@@ -90,84 +114,125 @@ class TransformersEngine:
             (one.text,) if one.text_pair is None else (one.text, one.text_pair)
             for one in batch.work.requests
         ]
+        # HF's fast tokenizers are not safe for two threads at once.
         with self._tokenizing:
-            lengths = self._lengths(texts)
+            sequences = self._sequences(texts)
         longest = self._model.longest
         rows: list[Row] = []
-        for position, counts in enumerate(lengths):
-            if isinstance(counts, Exception):
-                message = f"the tokenizer refused the text: {counts}"
-                batch.end(position, Refusal(RowErrorKind.REFUSED, message))
-            elif max(counts) > longest and not self._spec.truncate:
+        refused: dict[int, Refusal] = {}
+        for position, found in enumerate(sequences):
+            if isinstance(found, Exception):
+                message = f"the tokenizer refused the text: {found}"
+                refused[position] = Refusal(RowErrorKind.REFUSED, message)
+                continue
+            row = Row(batch, position, texts[position], found)
+            if row.longest > longest:
                 message = (
-                    f"the text has {max(counts)} tokens, the model takes {longest} "
+                    f"the text has {row.longest} tokens, the model takes {longest} "
                     "(engine.truncate cuts them)"
                 )
-                batch.end(position, Refusal(RowErrorKind.TOO_LONG, message))
+                refused[position] = Refusal(RowErrorKind.TOO_LONG, message)
             else:
-                cut = [min(count, longest) for count in counts]
-                rows.append(Row(batch, position, texts[position], max(cut), sum(cut)))
+                rows.append(row)
+        if refused:
+            batch.end([*refused], [*refused.values()])
         return rows
 
-    def _lengths(self, rows: list[Texts]) -> list[list[int] | Exception]:
-        """The tokens of each row, or the error that the tokenizer raises for it alone."""
+    def _sequences(self, rows: list[Texts]) -> list[tuple[Ids, ...] | Exception]:
+        """The sequences of each row, or the error that the tokenizer raises for it alone."""
         try:
-            return list(self._model.lengths(rows)) if rows else []
+            return list(self._model.sequences(rows)) if rows else []
         except Exception as error:
-            return [error] if len(rows) == 1 else [self._lengths([row])[0] for row in rows]
+            return [error] if len(rows) == 1 else [self._sequences([row])[0] for row in rows]
 
     def _passes(self) -> None:
-        while rows := self._queue.take(self._spec.batch_size):
+        """Computes until the queue is closed. Where the model runs ahead, the next pass is launched before the
+        numbers of a pass are waited for.
+        """
+        ahead: Pass | None = None
+        while (rows := self._queue.take(self._budget.next, wait=ahead is None)) or ahead:
+            under_way = {row.batch for row in (*rows, *(ahead.rows if ahead else ()))}
             try:
-                self._pass(rows)
+                launched = self._launch(rows)
+                if ahead is not None:
+                    self._finish(ahead, launched)
+                ahead = launched
+                if ahead is not None and not self._model.runs_ahead:
+                    self._finish(ahead)
+                    ahead = None
             except BaseException as error:  # no other thread computes: the engine is dead
                 self._died = f"PyTorch cannot continue: {type(error).__name__}: {error}"
                 dead = EngineDead(self._died)
                 dead.__cause__ = error
                 self.close(dead)
-                for batch in {row.batch for row in rows}:
+                for batch in under_way:
                     batch.fail(dead)
+                return
 
     def _pass(self, rows: list[Row]) -> None:
-        """Computes rows in one pass, or in two halves where the pass fails or memory is too small.
+        launched = self._launch(rows)
+        if launched is not None:
+            self._finish(launched)
 
-        A row that fails alone is refused.
-        """
+    def _launch(self, rows: list[Row]) -> Pass | None:
+        """Begins a pass; None where none of the rows is wanted, or where they ended in smaller passes."""
         rows = _wanted(rows)
         if not rows:
             return None
-        if len(rows) > 1 and _padded(rows) > self._most_tokens:
-            return self._halves(rows)
+        if len(rows) > 1 and padded(rows) > self._budget.most:
+            self._halves(rows)
+            return None
         for batch in {row.batch for row in rows}:
             batch.began()
         seconds = max(row.batch.work.row_timeout_seconds for row in rows)
         began_at = time.monotonic()
         self._pass_ends_at = began_at + seconds
-        lines, why, is_too_large = None, "", False
+        launched = self._tried(rows, lambda: self._model.launch(rows))
+        return None if launched is None else Pass(rows, launched, began_at, seconds)
+
+    def _finish(self, each: Pass, after: Pass | None = None) -> None:
+        """Waits for a pass, and ends its rows; `after` has been launched behind it."""
+        numbers = self._tried(each.rows, lambda: self._model.numbers(each.launched))
+        now = time.monotonic()
+        self._pass_ends_at = math.inf if after is None else now + after.seconds
+        if numbers is None:
+            return
+        taken = now - max(each.began_at, self._finished_at)
+        self._finished_at = now
+        self._budget = self._budget.passed(padded(each.rows), taken)
+        lines: dict[Batch, list[int]] = defaultdict(list)
+        for line, row in enumerate(each.rows):
+            lines[row.batch].append(line)
+        for batch, places in lines.items():
+            rows = [each.rows[line] for line in places]
+            if taken > each.seconds:
+                outcomes: list[Outcome] = [timed_out(batch.work)] * len(rows)
+            else:
+                tokens = [row.tokens for row in rows]
+                outcomes = self._model.outcomes(batch.work.task, numbers[places], tokens)
+            batch.end([row.position for row in rows], outcomes)
+
+    def _tried(self, rows: list[Row], compute: Callable[[], T]) -> T | None:
+        """What is computed. None where that fails or memory is too small: then the rows have run in two
+        halves, and a row that fails alone is refused.
+        """
+        why, is_too_large = "", False
         try:
-            lines = self._model.compute([row.texts for row in rows])
+            return compute()
         except torch.AcceleratorError:
             raise  # this process cannot use the device any more
         except Exception as error:
             is_too_large = isinstance(error, torch.OutOfMemoryError | MemoryError)
             why = f"the model refused the row: {type(error).__name__}: {error}"
-        finally:
-            self._pass_ends_at = math.inf
+        self._pass_ends_at = math.inf
         # Not earlier: the traceback of the error held the memory of the pass.
         if is_too_large:
-            self._most_tokens = max(1, _padded(rows) // 2)
+            self._budget = self._budget.without_memory(padded(rows))
             torch.cuda.empty_cache()
-        if lines is None:
-            if len(rows) > 1:
-                return self._halves(rows)
-            return rows[0].batch.end(rows[0].position, Refusal(RowErrorKind.REFUSED, why))
-        late = time.monotonic() > began_at + seconds
-        for row, line in zip(rows, lines, strict=True):
-            task = row.batch.work.task
-            row.batch.end(
-                row.position,
-                timed_out(row.batch.work) if late else self._model.outcome(task, line, row.tokens),
-            )
+        if len(rows) > 1:
+            self._halves(rows)
+        else:
+            rows[0].batch.end([rows[0].position], [Refusal(RowErrorKind.REFUSED, why)])
         return None
 
     def _halves(self, rows: list[Row]) -> None:
@@ -178,15 +243,15 @@ class TransformersEngine:
 
 def _wanted(rows: list[Row]) -> list[Row]:
     """The rows without those that were withdrawn or whose work was stopped. They begin now."""
-    kept = []
+    by_batch: dict[Batch, list[Row]] = defaultdict(list)
     for row in rows:
-        if row.batch.work.stopped.is_set() or not row.batch.work.begin(row.row_index):
-            row.batch.leave(1)
-        else:
-            kept.append(row)
-    return kept
-
-
-def _padded(rows: list[Row]) -> int:
-    """Tokens that a pass computes, padding included."""
-    return len(rows) * max(row.longest for row in rows)
+        by_batch[row.batch].append(row)
+    unwanted: set[Row] = set()
+    for batch, some in by_batch.items():
+        withdrawn = batch.work.begin_some([row.row_index for row in some])
+        stopped = batch.work.stopped.is_set()
+        gone = [row for row in some if stopped or row.row_index in withdrawn]
+        unwanted.update(gone)
+        if gone:
+            batch.leave(len(gone))
+    return [row for row in rows if row not in unwanted]

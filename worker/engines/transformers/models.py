@@ -1,17 +1,16 @@
-"""Models of the transformers engine: texts in, an array of numbers for each row out.
+"""Models of the transformers engine: ids of tokens in, an array of numbers for each row out.
 
 Embedding models and cross-encoders are loaded and run by sentence-transformers, classifiers by
 transformers. None runs code that came with the model.
 """
 
-import copy
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
+from sentence_transformers.util import batch_to_device
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -24,17 +23,24 @@ from nightshift.common.errors import EngineLoadFailed
 from nightshift.common.spec import EmbedTask, Task, TransformersEngineSpec
 from nightshift.worker.engines import hub, pooling
 from nightshift.worker.engines.protocol import Outcome
+from nightshift.worker.engines.transformers.rows import Row, Texts
+from nightshift.worker.engines.transformers.tokens import Ids, Tokens
 
-Texts = tuple[str, ...]
-"""The text of a row, or its pair of texts."""
+MOST_PROBED = 2**14
+"""A model that takes more tokens than this is not probed with a text that is too long."""
 
 
 class TextModel(Protocol):
-    """A loaded model. `longest` is how many tokens one sequence may have."""
+    """A loaded model. `longest` is how many tokens one sequence may have.
+
+    `runs_ahead` says that a pass goes on while Python does something else, as on a GPU.
+    """
 
     longest: int
     revision: str | None
-    _counter: PreTrainedTokenizerBase
+    runs_ahead: bool
+    _tokens: Tokens
+    _device: torch.device
 
     def __init__(
         self, spec: TransformersEngineSpec, config: Any, tokenizer: object, own_longest: int | None
@@ -45,40 +51,51 @@ class TextModel(Protocol):
         """
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
             raise EngineLoadFailed(f"{spec.model!r} has no tokenizer of transformers")
-        # A copy for threads that count: a pass must not share its tokenizer.
-        self._counter = copy.deepcopy(tokenizer)
-        self._counter.model_max_length = 2**62  # no warning about long texts
         positions = getattr(config, "max_position_embeddings", None) or 2**31
         if (spec.max_length or 0) > positions:
             raise EngineLoadFailed(
                 f"engine.max_length is {spec.max_length}, {spec.model!r} has {positions} positions"
             )
         self.longest = int(spec.max_length or min(own_longest or positions, positions))
+        self._tokens = Tokens(tokenizer, self.longest, cut=spec.truncate)
+        self._device = torch.device(_device(spec))
+        self.runs_ahead = self._device.type == "cuda"
         self.revision = hub.loaded_commit(spec.model, config)
 
-    def lengths(self, rows: Sequence[Texts]) -> list[list[int]]:
-        """Tokens of each sequence that a row becomes, special tokens and prompt included; here, the
-        texts of a row become one sequence.
+    def sequences(self, rows: Sequence[Texts]) -> list[tuple[Ids, ...]]:
+        """The sequences that each row becomes, special tokens and prompt included; here, the texts of a
+        row become one sequence.
 
         For one thread at a time, which may be another than the one that computes.
         """
-        return [[count] for count in self._counts(*map(list, zip(*rows, strict=True)))]
+        return [(ids,) for ids in self._tokens.ids(*zip(*rows, strict=True))]
 
-    def _counts(self, *texts: list[str]) -> list[int]:
-        encoded = self._counter(
-            *texts, padding=False, truncation=False, return_attention_mask=False
-        )
-        return [len(ids) for ids in encoded["input_ids"]]
+    def launch(self, rows: Sequence[Row]) -> torch.Tensor:
+        """Begins a forward pass. A GPU may still compute when this returns."""
 
-    def compute(self, rows: Sequence[Texts]) -> pooling.Numbers:
-        """One forward pass: (rows, numbers of each), float32; longer sequences are cut."""
+    def numbers(self, launched: torch.Tensor) -> pooling.Numbers:
+        """Waits for a pass: (rows, numbers of each), float32."""
+        found: pooling.Numbers = launched.float().cpu().numpy()
+        return found
 
     def check(self, task: Task) -> None:
         """JobRefused when the task asks for what this model does not have; here, never."""
         return
 
-    def outcome(self, task: Task, line: pooling.Numbers, tokens: int) -> Outcome:
-        """The row's outcome from its line of `compute`."""
+    def outcomes(
+        self, task: Task, numbers: pooling.Numbers, tokens: Sequence[int]
+    ) -> list[Outcome]:
+        """The outcomes of rows of one task, from their lines of `numbers`."""
+
+    def _features(self, sequences: Sequence[Ids]) -> dict[str, torch.Tensor]:
+        """Sequences on the device, padded; to a GPU they are copied while it computes the pass before."""
+        features = self._tokens.padded(sequences)
+        if not self.runs_ahead:
+            return {name: each.to(self._device) for name, each in features.items()}
+        return {
+            name: each.pin_memory().to(self._device, non_blocking=True)
+            for name, each in features.items()
+        }
 
 
 def load(spec: TransformersEngineSpec, revision: str | None, runner: str) -> TextModel:
@@ -92,78 +109,133 @@ def load(spec: TransformersEngineSpec, revision: str | None, runner: str) -> Tex
     return CosineScorer(spec, revision) if runner == "score" else Embedder(spec, revision)
 
 
-class Embedder(TextModel):
-    """A sentence-transformers model with its prompt, pooling and dense layers.
+class SentenceModel(TextModel):
+    """A model of sentence-transformers, with its prompt.
+
+    Its modules get the ids of the rows where these are what the library itself would give them: compared
+    with texts that need padding, a prompt and a cut. Elsewhere, as with a chat template, the library gets
+    the texts.
+    """
+
+    def __init__(
+        self, spec: TransformersEngineSpec, model: "SentenceTransformer | CrossEncoder"
+    ) -> None:
+        super().__init__(spec, model.config, model.tokenizer, model.max_seq_length)
+        model.max_seq_length = self.longest
+        self._model = model.eval()
+        self._prompt = model.prompts.get(model.default_prompt_name or "") or None
+        self._constants: dict[str, Any] | None = None
+        cutting = Tokens(model.tokenizer, self.longest, cut=True)
+        probes = self._probes()
+        sequences = cutting.ids(*zip(*(self._prompted(each) for each in probes), strict=True))
+        ours, theirs = cutting.padded(sequences), self._preprocessed(probes)
+        tensors = {name: each for name, each in theirs.items() if isinstance(each, torch.Tensor)}
+        if ours.keys() == tensors.keys() and all(map(torch.equal, ours.values(), tensors.values())):
+            self._constants = {name: theirs[name] for name in theirs.keys() - tensors.keys()}
+
+    def _probes(self) -> list[Texts]:
+        """Texts as the library gets them: a short one, an empty one, and one that is too long."""
+        return [("A cat.",), ("",), ("an owl " * min(self.longest, MOST_PROBED),)]
+
+    def _prompted(self, texts: Texts) -> Texts:
+        """Texts of one sequence behind the prompt."""
+        return ((self._prompt or "") + texts[0], *texts[1:])
+
+    def _preprocessed(self, sequences: Sequence[Texts]) -> dict[str, Any]:
+        """The library's own features of sequences."""
+        texts = [each[0] if len(each) == 1 else list(each) for each in sequences]
+        return dict(self._model.preprocess(texts, prompt=self._prompt))
+
+    def _run(self, texts: Sequence[Texts], sequences: Sequence[Ids]) -> dict[str, Any]:
+        """What the modules make of sequences, of which the library may want the texts."""
+        if self._constants is None:
+            features = batch_to_device(self._preprocessed(texts), self._device)
+        else:
+            features = self._constants | self._features(sequences)
+        with torch.inference_mode():
+            return dict(self._model(features))
+
+
+class Embedder(SentenceModel):
+    """An embedding model with its pooling and dense layers.
 
     A model without modules.json is pooled by the mean over its tokens and not normalised.
     """
 
     def __init__(self, spec: TransformersEngineSpec, revision: str | None) -> None:
         model = SentenceTransformer(spec.model, **_arguments(spec, revision))
-        super().__init__(spec, model.config, model.tokenizer, model.max_seq_length)
-        model.max_seq_length = self.longest
-        self._prompt = model.prompts.get(model.default_prompt_name or "") or ""
-        # `embedding` normalises instead: jobs of one engine may want it or not.
+        super().__init__(spec, model)
+        # `embeddings` normalises instead: jobs of one engine may want it or not.
         self.normalizes = isinstance(model[-1], Normalize)
         if self.normalizes:
             del model[-1]
-        self._model = model
+        self._width = model.get_embedding_dimension()
 
-    def lengths(self, rows: Sequence[Texts]) -> list[list[int]]:
+    def sequences(self, rows: Sequence[Texts]) -> list[tuple[Ids, ...]]:
         """One sequence for each text."""
-        texts = [self._prompt + text for row in rows for text in row]
-        counts = iter(self._counts(texts))
-        return [[next(counts) for _ in row] for row in rows]
+        ids = iter(self._tokens.ids([self._prompted((text,))[0] for row in rows for text in row]))
+        return [tuple(next(ids) for _ in row) for row in rows]
 
-    def compute(self, rows: Sequence[Texts]) -> pooling.Numbers:
-        """The pooled vectors."""
-        texts = [text for (text,) in rows]
-        vectors = self._model.encode(texts, batch_size=len(texts), show_progress_bar=False)
-        return np.asarray(vectors, np.float32)
+    def launch(self, rows: Sequence[Row]) -> torch.Tensor:
+        """The pooled vectors, one for each sequence."""
+        texts = [(text,) for row in rows for text in row.texts]
+        found: torch.Tensor = self._run(texts, [ids for row in rows for ids in row.sequences])[
+            "sentence_embedding"
+        ]
+        return found
 
     def check(self, task: Task) -> None:
         """The model has at least as many dimensions as are kept."""
-        pooling.check_dimensions(task, self._model.get_embedding_dimension())
+        pooling.check_dimensions(task, self._width)
 
-    def outcome(self, task: Task, line: pooling.Numbers, tokens: int) -> Outcome:
-        """The row's vector."""
+    def outcomes(
+        self, task: Task, numbers: pooling.Numbers, tokens: Sequence[int]
+    ) -> list[Outcome]:
+        """The rows' vectors."""
         assert isinstance(task, EmbedTask)
-        return pooling.embedding(line, task, self.normalizes, tokens)
+        return pooling.embeddings(numbers, task, self.normalizes, tokens)
 
 
 class CosineScorer(Embedder):
     """Pairs by the cosine of their embeddings."""
 
-    def compute(self, rows: Sequence[Texts]) -> pooling.Numbers:
-        """The cosine of each pair; one pass over all texts."""
-        vectors = super().compute([(text,) for row in rows for text in row])
-        pairs = zip(vectors[::2], vectors[1::2], strict=True)
-        return np.array([[pooling.cosine(one, other)] for one, other in pairs], np.float32)
+    def numbers(self, launched: torch.Tensor) -> pooling.Numbers:
+        """The cosine of each pair."""
+        vectors = super().numbers(launched)
+        return pooling.cosines(vectors[::2], vectors[1::2])
 
-    def outcome(self, task: Task, line: pooling.Numbers, tokens: int) -> Outcome:
-        """The pair's number."""
-        return pooling.score(line[0], tokens)
+    def outcomes(
+        self, task: Task, numbers: pooling.Numbers, tokens: Sequence[int]
+    ) -> list[Outcome]:
+        """The pairs' numbers."""
+        return pooling.scores(numbers, tokens)
 
 
-class PairScorer(TextModel):
+class PairScorer(SentenceModel):
     """A cross-encoder: both texts in one sequence, one number out, with the model's activation."""
 
     def __init__(self, spec: TransformersEngineSpec, revision: str | None) -> None:
         model = CrossEncoder(spec.model, **_arguments(spec, revision))
         pooling.check_labels(spec.model, "score", model.num_labels)
-        super().__init__(spec, model.config, model.tokenizer, model.max_seq_length)
-        model.max_seq_length = self.longest
-        self._model = model
+        super().__init__(spec, model)
+        self._activation = model.activation_fn
 
-    def compute(self, rows: Sequence[Texts]) -> pooling.Numbers:
+    def _probes(self) -> list[Texts]:
+        texts = super()._probes()
+        return [(*one, *other) for one, other in zip(texts, reversed(texts), strict=True)]
+
+    def launch(self, rows: Sequence[Row]) -> torch.Tensor:
         """The score of each pair."""
-        pairs = [list(row) for row in rows]
-        scores = self._model.predict(pairs, batch_size=len(pairs), show_progress_bar=False)
-        return np.asarray(scores, np.float32).reshape(len(rows), 1)
+        found = self._run([row.texts for row in rows], [row.sequences[0] for row in rows])
+        with torch.inference_mode():
+            scores: torch.Tensor = self._activation(found["scores"].float())
+        return scores.reshape(len(rows), 1)
 
-    def outcome(self, task: Task, line: pooling.Numbers, tokens: int) -> Outcome:
-        """The pair's number."""
-        return pooling.score(line[0], tokens)
+    def outcomes(
+        self, task: Task, numbers: pooling.Numbers, tokens: Sequence[int]
+    ) -> list[Outcome]:
+        """The pairs' numbers."""
+        return pooling.scores(numbers, tokens)
 
 
 class Classifier(TextModel):
@@ -186,33 +258,32 @@ class Classifier(TextModel):
             )
         config = self._model.config
         pooling.check_labels(spec.model, "classify", config.num_labels)
-        self._device = _device(spec)
-        self._model.to(self._device).eval()
-        self._tokenizer = AutoTokenizer.from_pretrained(spec.model, revision=revision)
-        if self._tokenizer.pad_token_id is None:
+        self._model.to(_device(spec)).eval()
+        tokenizer = AutoTokenizer.from_pretrained(spec.model, revision=revision)
+        if tokenizer.pad_token_id is None:
             raise EngineLoadFailed(
                 f"{spec.model!r} has no padding token, so texts cannot share a pass"
             )
-        super().__init__(spec, config, self._tokenizer, self._tokenizer.model_max_length)
+        super().__init__(spec, config, tokenizer, tokenizer.model_max_length)
         self._is_multi_label = config.problem_type == "multi_label_classification"
         self.labels = pooling.label_names(config.id2label)
 
-    @torch.inference_mode()
-    def compute(self, rows: Sequence[Texts]) -> pooling.Numbers:
-        """The probability of each label."""
-        encoded = self._tokenizer(
-            *map(list, zip(*rows, strict=True)),
-            padding=True,
-            truncation=True,
-            max_length=self.longest,
-            return_tensors="pt",
-        )
-        logits = self._model(**encoded.to(self._device)).logits.float().cpu().numpy()
-        return pooling.probabilities(logits, is_multi_label=self._is_multi_label)
+    def launch(self, rows: Sequence[Row]) -> torch.Tensor:
+        """The logit of each label."""
+        features = self._features([row.sequences[0] for row in rows])
+        with torch.inference_mode():
+            logits: torch.Tensor = self._model(**features).logits
+        return logits
 
-    def outcome(self, task: Task, line: pooling.Numbers, tokens: int) -> Outcome:
-        """The row's labels."""
-        return pooling.classification(line, self.labels, tokens)
+    def numbers(self, launched: torch.Tensor) -> pooling.Numbers:
+        """The probability of each label."""
+        return pooling.probabilities(super().numbers(launched), is_multi_label=self._is_multi_label)
+
+    def outcomes(
+        self, task: Task, numbers: pooling.Numbers, tokens: Sequence[int]
+    ) -> list[Outcome]:
+        """The rows' labels."""
+        return pooling.classifications(numbers, self.labels, tokens)
 
 
 def _arguments(spec: TransformersEngineSpec, revision: str | None) -> dict[str, Any]:

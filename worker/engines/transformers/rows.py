@@ -2,13 +2,16 @@
 
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.protocol import Outcome, Work
-from nightshift.worker.engines.transformers.models import Texts
+from nightshift.worker.engines.transformers.tokens import Ids
+
+Texts = tuple[str, ...]
+"""The text of a row, or its pair of texts."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,11 +38,11 @@ class Batch:
             self._began_at = self.work.recorder.clock()
             self.work.recorder.stage_passed(Stage.QUEUE, self._began_at - self._entered_at)
 
-    def end(self, position: int, outcome: Outcome) -> None:
-        """A row is finished. Its outcome is dropped when the work was stopped."""
+    def end(self, positions: Sequence[int], outcomes: Sequence[Outcome]) -> None:
+        """Rows are finished. Their outcomes are dropped when the work was stopped."""
         if not self.work.stopped.is_set():
-            self.work.emit(position, outcome)
-        self.leave(1)
+            self.work.emit_all(positions, outcomes)
+        self.leave(len(positions))
 
     def leave(self, rows: int) -> None:
         """So many rows left the engine."""
@@ -69,13 +72,21 @@ class Batch:
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One request; `longest` is the length of its longest sequence, `tokens` those of all."""
+    """One request, with the sequences that its texts become."""
 
     batch: Batch
     position: int
     texts: Texts
-    longest: int
-    tokens: int
+    sequences: tuple[Ids, ...]
+    longest: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.longest = max(len(ids) for ids, *_ in self.sequences)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all sequences."""
+        return sum(len(ids) for ids, *_ in self.sequences)
 
     @property
     def row_index(self) -> int:
@@ -83,13 +94,21 @@ class Row:
         return self.batch.work.requests[self.position].row_index
 
 
+def padded(rows: Sequence[Row]) -> int:
+    """Tokens that a pass of these rows computes, padding included."""
+    return len(rows) * len(rows[0].sequences) * max(1, *(row.longest for row in rows))
+
+
 class RowQueue:
-    """Rows in the order of their arrival, sorted by length within `window` rows, longest first:
-    texts of about the same length need little padding.
+    """Rows in the order of their arrival, and of these the next ones sorted by length, longest first: texts
+    of about the same length need little padding.
+
+    At most `most_rows` rows, or as many as `most_passes` passes take, are sorted together, and all of them run
+    before any that came later. So no row waits for more rows than that, however short it is.
     """
 
-    def __init__(self, window: int) -> None:
-        self._window = window
+    def __init__(self, most_rows: int, most_passes: int) -> None:
+        self._most_rows, self._most_passes = most_rows, most_passes
         self._waiting: deque[Row] = deque()
         self._sorted: list[Row] = []
         self._changed = threading.Condition()
@@ -103,16 +122,29 @@ class RowQueue:
                 self._changed.notify()
             return not self._closed
 
-    def take(self, count: int) -> list[Row]:
-        """The next rows, at most `count`. Waits for a row; empty once the queue is closed."""
+    def take(self, tokens: int, *, wait: bool = True) -> list[Row]:
+        """The next rows, as many as make a pass of at most so many tokens, padding included, and at least
+        one. Waits for a row where it may; empty where there is none, or once the queue is closed.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._sorted or self._waiting)
+            if wait:
+                self._changed.wait_for(lambda: self._closed or self._sorted or self._waiting)
             if not self._sorted:
-                some = range(min(self._window, len(self._waiting)))
-                self._sorted = [self._waiting.popleft() for _ in some]
-                self._sorted.sort(key=lambda row: row.longest)
+                self._sort(self._most_passes * tokens)
+            if not self._sorted:
+                return []
+            longest = self._sorted[-1]
+            count = max(1, tokens // padded([longest]))
             taken, self._sorted = self._sorted[-count:], self._sorted[:-count]
             return taken[::-1]
+
+    def _sort(self, most_tokens: int) -> None:
+        left = most_tokens
+        while self._waiting and len(self._sorted) < self._most_rows and left > 0:
+            row = self._waiting.popleft()
+            left -= padded([row])
+            self._sorted.append(row)
+        self._sorted.sort(key=lambda row: row.longest)
 
     def drop(self, batch: Batch, withdrawn: Collection[int] | None = None) -> int:
         """Removes the waiting rows of a batch, or only the ones that were `withdrawn` (by row_index); returns

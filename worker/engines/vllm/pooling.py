@@ -112,15 +112,17 @@ class Pooling(TaskHandler):
 
     def _outcome(self, lines: Sequence[pooling.Numbers], tokens: int) -> Outcome:
         model = self._pooling_model
+        one = lines[0][None]
         match self._task:
             case EmbedTask():
-                return pooling.embedding(lines[0], self._task, model.normalizes, tokens)
+                (found,) = pooling.embeddings(one, self._task, model.normalizes, [tokens])
             case ClassifyTask():
-                shares = pooling.probabilities(lines[0], is_multi_label=model.is_multi_label)
-                return pooling.classification(shares, model.labels, tokens)
+                shares = pooling.probabilities(one, is_multi_label=model.is_multi_label)
+                (found,) = pooling.classifications(shares, model.labels, [tokens])
             case ScoreTask():
-                value = pooling.cosine(*lines) if len(lines) == 2 else float(lines[0][0])
-                return pooling.score(value, tokens)
+                values = pooling.cosines(one, lines[1][None]) if len(lines) == 2 else one
+                (found,) = pooling.scores(values, [tokens])
+        return found
 
     def _sequences(self, request: Request) -> list[tuple[str, ...]]:
         """The texts of each sequence; a cross-encoder takes a pair as one sequence."""
