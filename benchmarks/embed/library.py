@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -81,7 +82,7 @@ def models(home: Path, size: Size) -> dict[str, str]:
     BertModel(config).save_pretrained(bare)
     fast.save_pretrained(bare)
     transformer = Transformer(str(bare), max_seq_length=LONGEST)
-    pooling = Pooling(size.hidden)
+    pooling: Any = Pooling(size.hidden)
     SentenceTransformer(modules=[transformer, pooling], device="cpu").save(str(home / "embed"))
     BertForSequenceClassification(config).save_pretrained(home / "classify")
     fast.save_pretrained(home / "classify")
@@ -92,10 +93,10 @@ def rows(path: Path, count: int, lengths: str) -> Path:
     """`short` texts have 3 to 12 words; `mixed` texts 3 to 150, half of them up to 25."""
     generator = np.random.default_rng(0)
     known = np.asarray(words())
-    counts = {
-        "short": lambda: generator.integers(3, 13, count),
-        "mixed": lambda: np.clip(generator.lognormal(3.2, 0.8, count), 3, 150).astype(int),
-    }[lengths]()
+    if lengths == "short":
+        counts = generator.integers(3, 13, count)
+    else:
+        counts = np.clip(generator.lognormal(3.2, 0.8, count), 3, 150).astype(int)
     texts = [" ".join(generator.choice(known, each)) for each in counts]
     pq.write_table(pa.table({"id": [f"r-{at}" for at in range(count)], "text": texts}), path)
     return path
@@ -162,13 +163,13 @@ def _classifying(model: str, size: Size) -> Mapping[str, Loop]:
 
 
 def _sorted(one_pass: Loop, size: Size) -> Loop:
-    @torch.inference_mode()
     def loop(texts: list[str]) -> Numbers:
         order = sorted(range(len(texts)), key=lambda at: -len(texts[at]))
         passes = [
             order[start : start + size.loop_rows] for start in range(0, len(order), size.loop_rows)
         ]
-        found = [one_pass([texts[at] for at in each]) for each in passes]
+        with torch.inference_mode():
+            found = [one_pass([texts[at] for at in each]) for each in passes]
         answers = np.empty((len(texts), found[0].shape[1]), np.float32)
         answers[order] = np.concatenate(found)
         return answers
