@@ -17,9 +17,11 @@ from nightshift.common.row_errors import Failure
 from nightshift.common.spec import REQUEST_COLUMNS, JobSpec, parse_spec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.text import MESSAGE_CHARACTERS
+from nightshift.worker.engines import pooling
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request
 from nightshift.worker.job_cache import JobCache, KnownJob
 from nightshift.worker.outages import PatientLedger
+from nightshift.worker.rows.columns import answer_column
 from nightshift.worker.rows.prompts import Renderer
 from nightshift.worker.rows.results import PartTable, RowResults, part_table, with_kept_rows
 from nightshift.worker.telemetry.recorder import Recorder
@@ -449,6 +451,30 @@ def test_a_classification_has_a_column_for_its_labels_in_the_models_order() -> N
     assert first["probabilities"] == pytest.approx({"b": 0.1, "a": 0.7, "c": 0.2})
     assert (second["label"], second["probabilities"]) == (None, None)
     assert [error.row_index for error in part.errors] == [1]
+
+
+def test_a_pass_of_classifications_becomes_a_column_with_its_failed_rows() -> None:
+    """A struct whose labels are others than the job's is a failure of its row, as for any answer."""
+    numbers = np.float32([[0.1, 0.7, 0.2], [0.5, 0.25, 0.25], [np.nan, 0.5, 0.5]])
+    one, other, failed = pooling.classifications(numbers, ["b", "a", "c"], [3, 4, 5])
+    assert isinstance(failed, Refusal)
+    assert failed.prompt_tokens == 5
+    (unlike,) = pooling.classifications(numbers[:1, :2], ["b", "x"], [3])
+    job = spec({"kind": "classify", "text": "{{ text }}"})
+    part = table_of(job, results({0: one, 1: failed, 2: other}))
+    first, second, third = part.table.to_pylist()
+    assert first["probabilities"] == pytest.approx({"b": 0.1, "a": 0.7, "c": 0.2})
+    assert first["probability"] == pytest.approx(0.7)
+    assert (second["label"], second["probabilities"]) == (None, None)
+    assert (third["label"], third["probabilities"]) == ("b", {"b": 0.5, "a": 0.25, "c": 0.25})
+    assert part.prompt_tokens == 12
+    kind = pa.field("probabilities", pa.struct([(name, pa.float32()) for name in "bac"]))
+    assert isinstance(one, Answer)
+    assert isinstance(unlike, Answer)
+    shares = [each.columns["probabilities"] for each in (one, unlike)]
+    column, failures = answer_column(kind, [*shares, None])
+    assert column.is_valid().to_pylist() == [True, False, False]
+    assert [*failures] == [1]
 
 
 def test_a_function_may_answer_with_numpy() -> None:

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from nightshift.common.spec import parse_spec
+from nightshift.common.spec import EmbedTask, parse_spec
 from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines import pooling
 from nightshift.worker.engines.images import Image
 from nightshift.worker.engines.protocol import Answer, Refusal, Request
 from nightshift.worker.rows.sharing import BESIDE_BYTES, Answers, Rounds, keys
@@ -177,6 +179,29 @@ def test_nested_answers_count_with_all_that_is_in_them() -> None:
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert 2**19 < held < 1.5 * 2**20
+
+
+def test_an_answer_that_is_kept_does_not_keep_its_pass() -> None:
+    answers = Answers()
+    key = (1, b"a")
+    rounds = Rounds([key], [0], answers, lambda *_: None)
+    assert rounds.next() == [0]
+    (outcome, *_) = pooling.embeddings(
+        np.ones((100, 8), np.float32), EmbedTask(kind="embed", text="t"), False, [1] * 100
+    )
+    rounds.ran(0, outcome)
+    kept = answers.get(key)
+    assert kept is not None
+    assert kept.columns["embedding"].base is None
+    (outcome, *_) = pooling.classifications(np.ones((100, 8), np.float32), [*"abcdefgh"], [1] * 100)
+    other = Rounds([(1, b"b")], [0], answers, lambda *_: None)
+    assert other.next() == [0]
+    other.ran(0, outcome)
+    kept = answers.get((1, b"b"))
+    assert kept is not None
+    assert kept.columns["probabilities"].numbers.base is None
+    assert isinstance(outcome, Answer)
+    assert kept.columns["probabilities"] == outcome.columns["probabilities"]
 
 
 def chat(content: Any, **own: Any) -> Request:

@@ -28,6 +28,7 @@ def answer_column(field: pa.Field, values: Sequence[Any]) -> Column:
         return _vectors(field, values)
     if (shares := _shares(field, values)) is not None:
         return shares, {}
+    values = [dict(value) if isinstance(value, Shares) else value for value in values]
     try:
         return whole_array(values, field.type), {}
     except CAST_ERRORS:

@@ -10,11 +10,13 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from nightshift.common.formats.values import to_rows
 from nightshift.common.spec import FunctionTask, JobSpec, RequestsTask
 from nightshift.worker.engines.images import Image
+from nightshift.worker.engines.pooling import Shares
 from nightshift.worker.engines.protocol import Answer, Outcome, Request
 
 KEPT_BYTES = 64 * 2**20
@@ -150,8 +152,9 @@ def _size(columns: Mapping[str, Any]) -> int:
     total, waiting = 0, list(columns.values())
     while waiting:
         value = waiting.pop()
-        # A row of an array holds its numbers in the array of its pass.
-        total += max(sys.getsizeof(value), getattr(value, "nbytes", 0))
+        if isinstance(value, Shares):
+            value = value.numbers
+        total += sys.getsizeof(value)
         if isinstance(value, Mapping):
             waiting += value.values()
         elif isinstance(value, list | tuple):
@@ -160,6 +163,13 @@ def _size(columns: Mapping[str, Any]) -> int:
             else:
                 waiting += value
     return total
+
+
+def _own(value: Any) -> Any:
+    """The value in memory of its own: a line of an array keeps the answers of all rows of its pass."""
+    if isinstance(value, Shares):
+        return Shares(value.labels, value.numbers.copy())
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 @dataclass(slots=True)
@@ -246,6 +256,7 @@ class Rounds:
             cached_tokens=0,
             reasoning_tokens=0,
             answered_by=self.row_index[position],
+            columns={name: _own(value) for name, value in outcome.columns.items()},
         )
         self.answers.keep(key, shared)
         with self._lock:
