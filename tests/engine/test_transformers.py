@@ -351,6 +351,24 @@ def test_a_long_row_waits_for_no_more_rows_than_were_there_before_it() -> None:
     assert taken == [[9], [5, 3], [1], [90], [80], [70], [60], [50]]
 
 
+def test_rows_that_come_while_the_window_has_room_join_it() -> None:
+    queue = engines_transformers.RowQueue(4, 64)
+    batch = engines_transformers.Batch(Work(EMBED, [Request(n) for n in range(9)], 60, print))
+
+    def rows(*lengths: int) -> list[Any]:
+        made = [(np.zeros(length, np.int32),) for length in lengths]
+        return [engines_transformers.Row(batch, 0, ("x",), (ids,)) for ids in made]
+
+    def take() -> list[int]:
+        return [each.longest for each in queue.take(10, wait=False)]
+
+    queue.add(rows(9, 2))
+    assert take() == [9]
+    queue.add(rows(5, 4, 10, 10))
+    assert [take() for _ in range(4)] == [[5, 4], [2], [10], [10]]
+    assert take() == []
+
+
 def test_rows_that_take_many_passes_are_sorted_fewer_at_a_time() -> None:
     queue = engines_transformers.RowQueue(100, 2)
     batch = engines_transformers.Batch(Work(EMBED, [Request(n) for n in range(6)], 60, print))

@@ -103,14 +103,16 @@ class RowQueue:
     """Rows in the order of their arrival, and of these the next ones sorted by length, longest first: texts
     of about the same length need little padding.
 
-    At most `most_rows` rows, or as many as `most_passes` passes take, are sorted together, and all of them run
-    before any that came later. So no row waits for more rows than that, however short it is.
+    A window of at most `most_rows` rows, or of as many as `most_passes` passes take, is sorted together. Rows
+    that come while it has room join it, and all of its rows run before any that came later. So no row waits for
+    more rows than that, however short it is.
     """
 
     def __init__(self, most_rows: int, most_passes: int) -> None:
         self._most_rows, self._most_passes = most_rows, most_passes
         self._waiting: deque[Row] = deque()
         self._sorted: list[Row] = []
+        self._joined, self._joined_tokens = 0, 0
         self._changed = threading.Condition()
         self._closed = False
 
@@ -129,8 +131,7 @@ class RowQueue:
         with self._changed:
             if wait:
                 self._changed.wait_for(lambda: self._closed or self._sorted or self._waiting)
-            if not self._sorted:
-                self._sort(self._most_passes * tokens)
+            self._join(self._most_passes * tokens)
             if not self._sorted:
                 return []
             longest = self._sorted[-1]
@@ -138,13 +139,19 @@ class RowQueue:
             taken, self._sorted = self._sorted[-count:], self._sorted[:-count]
             return taken[::-1]
 
-    def _sort(self, most_tokens: int) -> None:
-        left = most_tokens
-        while self._waiting and len(self._sorted) < self._most_rows and left > 0:
+    def _join(self, most_tokens: int) -> None:
+        if not self._sorted:
+            self._joined = self._joined_tokens = 0
+        joined = self._joined
+        while (
+            self._waiting and self._joined < self._most_rows and self._joined_tokens < most_tokens
+        ):
             row = self._waiting.popleft()
-            left -= padded([row])
+            self._joined += 1
+            self._joined_tokens += padded([row])
             self._sorted.append(row)
-        self._sorted.sort(key=lambda row: row.longest)
+        if self._joined > joined:
+            self._sorted.sort(key=lambda row: row.longest)
 
     def drop(self, batch: Batch, withdrawn: Collection[int] | None = None) -> int:
         """Removes the waiting rows of a batch, or only the ones that were `withdrawn` (by row_index); returns
