@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from benchmarks.embed.library import LONGEST, Size
 from benchmarks.engine.__main__ import embedded
 from benchmarks.engine.contender import START_SECONDS, WORK_SECONDS, process
 from benchmarks.engine.fleet import run_job
+from benchmarks.fleet import tree_seconds
 from nightshift.common.processes.process_group import ProcessGroup
 
 
@@ -107,13 +109,17 @@ def differing(task: str, fleet: pa.Table, library: pa.Table) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One round over one file of rows: seconds of the fleet and of each of the library's loops."""
+    """One round over one file of rows: seconds of the fleet and of each of the library's loops; the same as
+    CPU seconds of the worker and of the loops, which say more where the machine has other work; and how many
+    answers are not the same.
+    """
 
     count: int
     fleet: float
     loops: Mapping[str, float]
+    fleet_cpu: float
+    loops_cpu: Mapping[str, float]
     unlike: int
-    """Rows whose answers are not the same."""
 
     @property
     def better(self) -> str:
@@ -129,6 +135,7 @@ class Turn:
         loops = ", ".join(f"{name} {self.count / taken:,.0f}" for name, taken in self.loops.items())
         return (
             f"fleet {self.count / self.fleet:,.0f} rows/s, {loops}: {self.ratio:.2f}; "
+            f"by CPU seconds {min(self.loops_cpu.values()) / self.fleet_cpu:.2f}; "
             f"{self.unlike} of {self.count} answers differ"
         )
 
@@ -142,33 +149,40 @@ def turn(
     """A round over each file: the fleet and the library one after the other, and in the next round the other
     way round. Their models are never loaded at once.
     """
-    fleet: dict[str, tuple[float, pa.Table]] = {}
-    loops: dict[str, dict[str, float]] = {}
+    fleet: dict[str, tuple[float, float, pa.Table]] = {}
+    loops: dict[str, dict[str, tuple[float, float]]] = {}
 
     def run_fleet() -> None:
         with rig.worker(f"{number}") as (group, log):
             for path in data.values():  # an engine that has seen rows of each kind is warm
                 rig.run(group, log, path, START_SECONDS, limit=2 * rig.size.batch_rows)
             with looking():
-                fleet.update({kind: rig.run(group, log, path) for kind, path in data.items()})
+                for kind, path in data.items():
+                    before = sum(tree_seconds(group.pid))
+                    seconds, table = rig.run(group, log, path)
+                    fleet[kind] = seconds, sum(tree_seconds(group.pid)) - before, table
 
     def run_library() -> None:
         made = library.loops(rig.task, rig.model, rig.size)
         for kind, path in data.items():
-            out = rig.home / f"library-{rig.task}-{kind}.parquet"
-            loops[kind] = {
-                name: library.timed(loop, rig.task, path, out) for name, loop in made.items()
-            }
+            loops[kind] = {}
+            for name, loop in made.items():
+                before = time.process_time()
+                seconds = library.timed(loop, rig.task, path, answers(kind))
+                loops[kind][name] = seconds, time.process_time() - before
         del made
         gc.collect()
         if rig.size.device == "cuda":
             torch.cuda.empty_cache()
 
+    def answers(kind: str) -> Path:
+        return rig.home / f"library-{rig.task}-{kind}.parquet"
+
     for each in (run_fleet, run_library)[:: 1 if number % 2 == 0 else -1]:
         each()
     found = {}
-    for kind, (seconds, table) in fleet.items():
-        answers = pq.read_table(rig.home / f"library-{rig.task}-{kind}.parquet")
-        unlike = differing(rig.task, table, answers)
-        found[kind] = Turn(len(table), seconds, loops[kind], unlike)
+    for kind, (seconds, cpu, table) in fleet.items():
+        taken, cpus = ({name: each[at] for name, each in loops[kind].items()} for at in (0, 1))
+        unlike = differing(rig.task, table, pq.read_table(answers(kind)))
+        found[kind] = Turn(len(table), seconds, taken, cpu, cpus, unlike)
     return found
