@@ -124,14 +124,23 @@ class SentenceModel(TextModel):
         model.max_seq_length = self.longest
         self._model = model.eval()
         self._prompt = model.prompts.get(model.default_prompt_name or "") or None
-        self._constants: dict[str, Any] | None = None
-        cutting = Tokens(model.tokenizer, self.longest, cut=True)
+        self._constants = self._probed(Tokens(model.tokenizer, self.longest, cut=True))
+
+    def _probed(self, tokens: Tokens) -> dict[str, Any] | None:
+        """What the library gives its modules beside tensors, where the tensors are those of `tokens`; else None."""
         probes = self._probes()
-        sequences = cutting.ids(*zip(*(self._prompted(each) for each in probes), strict=True))
-        ours, theirs = cutting.padded(sequences), self._preprocessed(probes)
+        try:
+            theirs = self._preprocessed(probes)
+        except Exception:  # as with a model that takes no empty text: a pass tells of its rows
+            return None
+        sequences = tokens.ids(*zip(*(self._prompted(each) for each in probes), strict=True))
+        ours = tokens.padded(sequences)
         tensors = {name: each for name, each in theirs.items() if isinstance(each, torch.Tensor)}
-        if ours.keys() == tensors.keys() and all(map(torch.equal, ours.values(), tensors.values())):
-            self._constants = {name: theirs[name] for name in theirs.keys() - tensors.keys()}
+        if ours.keys() != tensors.keys():
+            return None
+        if not all(torch.equal(each, tensors[name].cpu()) for name, each in ours.items()):
+            return None
+        return {name: theirs[name] for name in theirs.keys() - tensors.keys()}
 
     def _probes(self) -> list[Texts]:
         """Texts as the library gets them: a short one, an empty one, and one that is too long."""
