@@ -73,11 +73,17 @@ class TaskHandler(Protocol):
 
 
 async def finished(outputs: AsyncIterator[Any]) -> Any:
-    """What vLLM yields last for a request; EngineDead when vLLM ends it without that."""
+    """What vLLM yields last for a request; EngineDead when vLLM ends it without that.
+
+    Read to its end: vLLM aborts a request whose reader leaves before, in a task of its own, though the request is
+    over.
+    """
+    last = None
     async for output in outputs:
-        if output.finished:
-            return output
-    raise EngineDead("vLLM ended a request without an answer")
+        last = output
+    if last is None or not last.finished:
+        raise EngineDead("vLLM ended a request without an answer")
+    return last
 
 
 def request_id(request: object) -> str:
