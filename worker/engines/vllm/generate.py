@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
-from vllm import SamplingParams, TokensPrompt
+from vllm import SamplingParams
 from vllm.config import VllmConfig
+from vllm.inputs import tokens_input
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.tokenizers.mistral import MistralTokenizer
 
@@ -278,7 +279,7 @@ class Generation(TaskHandler):
 
     async def _ready(self, prompt: Prompt) -> Ready | Refusal:
         """What vLLM takes as the prompt of one request, made anew for each; or why there is none."""
-        return Ready(TokensPrompt(prompt_token_ids=prompt.content), prompt.opening)
+        return Ready(tokens_input(prompt.content), prompt.opening)
 
     async def _told(
         self,
