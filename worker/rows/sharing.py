@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from hashlib import blake2b
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -64,11 +65,15 @@ def _said(request: Request) -> Any:
     """
     if request.sampling.get("temperature", 0) > 0:
         return None
-    said = {each.name: getattr(request, each.name) for each in fields(Request)}
     messages = [
         {**message, "content": _content(message["content"])} for message in request.messages or ()
     ]
-    return said | {"row_index": None, "messages": messages}
+    return messages, _BESIDE_MESSAGES(request)
+
+
+_BESIDE_MESSAGES = attrgetter(
+    *(each.name for each in fields(Request) if each.name not in ("row_index", "messages"))
+)
 
 
 def _content(content: Any) -> Any:
