@@ -7,7 +7,7 @@ request of a step names tokens, the others get no likeliest ones (`vllm/v1/sampl
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 LIKELIEST = "likeliest"
 NAMED = "named"
@@ -23,12 +23,12 @@ class Turns:
         self._running = 0
         self._waiting: deque[tuple[str, asyncio.Future[None]]] = deque()
 
-    @asynccontextmanager
-    async def turn(self, kind: str | None) -> AsyncIterator[None]:
+    def turn(self, kind: str | None) -> AbstractAsyncContextManager[None]:
         """Holds a turn of this kind."""
-        if kind is None:
-            yield
-            return
+        return nullcontext() if kind is None else self._turn(kind)
+
+    @asynccontextmanager
+    async def _turn(self, kind: str) -> AsyncIterator[None]:
         await self._enter(kind)
         try:
             yield
