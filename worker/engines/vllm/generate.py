@@ -105,7 +105,7 @@ class Generation(TaskHandler):
     def prepare(self, work: Work) -> Sequence[tuple[int, Any]]:
         """(position, prompt) of every request that can be sent; the others are refused."""
         self.verify()
-        rendered: list[tuple[int, str | list[int], Prompt]] = []
+        rendered: list[tuple[int, str | list[int], Opening, dict[str, Any]]] = []
         for position, request in enumerate(work.requests):
             try:
                 arguments = self._split.arguments(request.template_arguments)
@@ -113,7 +113,7 @@ class Generation(TaskHandler):
                 made = self._rendered(messages, arguments, is_plain=request.is_plain_prompt)
                 text = made if isinstance(made, str) else ""
                 opening = self._split.opening(arguments, messages, text)
-                rendered.append((position, made, Prompt(None, opening, arguments)))
+                rendered.append((position, made, opening, arguments))
             except Exception as error:  # a chat template may raise whatever it likes
                 work.emit(
                     position,
@@ -123,19 +123,20 @@ class Generation(TaskHandler):
                     ),
                 )
         prompts = []
-        for (position, _, prompt), tokens in zip(rendered, self._encoded(rendered), strict=True):
+        encoded = self._encoded([made for _, made, _, _ in rendered])
+        for (position, _, *rest), tokens in zip(rendered, encoded, strict=True):
             if len(tokens) >= self._model.longest:
                 work.emit(position, self.too_long(len(tokens)))
             elif not tokens:
                 work.emit(position, Refusal(RowErrorKind.RENDER_ERROR, "the prompt is empty"))
             else:
-                prompts.append((position, replace(prompt, content=tokens)))
+                prompts.append((position, Prompt(tokens, *rest)))
         return prompts
 
-    def _encoded(self, rendered: Sequence[tuple[int, str | list[int], Prompt]]) -> list[list[int]]:
-        texts = [each for _, each, _ in rendered if isinstance(each, str)]
+    def _encoded(self, rendered: Sequence[str | list[int]]) -> list[list[int]]:
+        texts = [each for each in rendered if isinstance(each, str)]
         if not texts:
-            return [each for _, each, _ in rendered if not isinstance(each, str)]
+            return [each for each in rendered if not isinstance(each, str)]
         # HF's fast tokenizers are not safe for two threads at once.
         with self._model.tokenizing:
             encoded: list[list[int]] = self._model.tokenizer(
