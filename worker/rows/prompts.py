@@ -40,6 +40,7 @@ class Renderer:
         self._task = task
         self._roots = tuple(roots)
         self._templates = [compiled(source) for source in task.templates]
+        self._sampled = task.sampling_columns.named if isinstance(task, GenerateTask) else {}
 
     def render(
         self,
@@ -50,14 +51,13 @@ class Renderer:
         """The requests of the rows, and by row index why a row cannot be rendered.
 
         `table` holds the columns that the task uses, aligned with `row_index`. `rendered_one` is
-        called after each row.
+        called after each row that is rendered.
         """
-        # A function gets the table itself.
-        is_function = isinstance(self._task, FunctionTask)
-        rows = [{}] * len(row_index) if is_function else to_rows(table)
+        if isinstance(self._task, FunctionTask):  # it gets the table itself
+            return [Request(index) for index in row_index], {}
         requests: list[Request] = []
         refused: dict[int, Refusal] = {}
-        for index, row in zip(row_index, rows, strict=True):
+        for index, row in zip(row_index, to_rows(table), strict=True):
             try:
                 requests.append(self._request(index, row))
             except OtherEndpoint as error:
@@ -71,8 +71,6 @@ class Renderer:
 
     def _request(self, index: int, row: dict[str, Any]) -> Request:
         match self._task:
-            case FunctionTask():
-                return Request(index)
             case RequestsTask(endpoint=endpoint):
                 return Request(index, body=_body(row, endpoint))
             case GenerateTask() as task:
@@ -92,7 +90,7 @@ class Renderer:
                 {"role": message.role, "content": self._content(message, row, texts)}
                 for message in task.messages
             ]
-        sampling = own_sampling(task.sampling_columns.named, row)
+        sampling = own_sampling(self._sampled, row)
         own = task.sampling.max_tokens_column
         longest = sampling.pop("max_tokens", None)
         if own is not None:
