@@ -91,11 +91,15 @@ def whole_array(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Ar
     list, cuts times to a coarser unit, and leaves out keys that a struct does not have.
     """
     types = set(map(type, values)) - {NoneType}
+    if not types:
+        return pa.nulls(len(values), kind)
     if len(types) == 1 and (types <= _PLAIN or issubclass(next(iter(types)), _NUMPY)):
         with suppress(*CAST_ERRORS):  # as for half of a character
             found = pa.array(values)
             if kind is None or found.type == kind:
                 return found
+            if types == {int} and pa.types.is_integer(kind):
+                return found.cast(kind)
     # arrow_value raises for a value that contains itself, for which Arrow would crash.
     taken = arrow_value(values)
     if kind is not None and pa.types.is_nested(kind):
