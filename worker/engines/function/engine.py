@@ -214,8 +214,7 @@ class FunctionEngine:
         if calls.early is not None or rows <= self._size.most_rows:
             found = self._answers(calls, start, stop)
             if not isinstance(found, Refusal):
-                for position, outcome in enumerate(found, start):
-                    work.emit(position, outcome)
+                work.emit_all(range(start, start + len(found)), found)
                 return True
             if rows == 1:
                 work.emit(start, found)
