@@ -119,9 +119,12 @@ def _failures(schema: pa.Schema, results: RowResults) -> dict[int, Failure]:
     """The refusals, and the answers with a column that the job's output cannot have."""
     failures: dict[int, Failure] = {}
     known = set(schema.names)
+    own = known.difference(RESERVED_ANSWERS)
     for row, outcome in results.outcomes.items():
         if not isinstance(outcome, Answer):
             failures[row] = Failure.of(outcome.kind, outcome.message)
+            continue
+        if own.issuperset(outcome.columns):
             continue
         reserved = [name for name in outcome.columns if name in RESERVED_ANSWERS]
         unknown = [name for name in outcome.columns if name not in known]
@@ -140,7 +143,7 @@ def _refuse_changed_columns(
     values: dict[str, list[Any]] = {}
     for at, row in enumerate(rows):
         outcome = results.outcomes.get(row)
-        if not isinstance(outcome, Answer) or row in failures:
+        if not isinstance(outcome, Answer) or names.isdisjoint(outcome.columns) or row in failures:
             continue
         for name in names & outcome.columns.keys():
             if name not in values:
