@@ -44,7 +44,7 @@ SECONDS ?= 120
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-busy test-hammer deploy-check faults faults-long faults-mutants without-wings bench bench-engine bench-control \
-	bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-serve bench-console bench-arranged bench-tokenizing bench-embed gpu-check lint docs format clean
+	bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-serve bench-console bench-arranged bench-tokenizing bench-embed bench-row-cost bench-hold gpu-check lint docs format clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -102,7 +102,7 @@ faults-mutants: $(READY)  ## See the fault suite fail without each protection
 without-wings: $(READY)  ## See `make test` pass without judge, tune, archive and serve, one after the other
 	$(BIN)/python -m tests.without_wing
 
-bench: bench-control bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-serve bench-console bench-arranged bench-tokenizing bench-embed bench-engine  ## Measure everything, and write docs/performance.md: about two hours, on a quiet machine
+bench: bench-control bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-serve bench-console bench-arranged bench-tokenizing bench-embed bench-row-cost bench-hold bench-engine  ## Measure everything, and write docs/performance.md: about two hours, on a quiet machine
 	$(BIN)/python -m benchmarks.report
 
 gpu-check: $(READY)  ## Measure the transformers engine beside the library's own loop, on the GPU where there is one
@@ -118,6 +118,12 @@ bench-tokenizing: $(READY)  ## Measure tokenizing in threads beside 1, 2 and 4 p
 
 bench-embed: $(READY)  ## Measure embed and classify on CPU, short and mixed rows: the fleet beside the library's better loop
 	$(BIN)/python -m benchmarks.embed
+
+bench-row-cost: $(READY)  ## Measure the CPU of a row in one child, through a function and through vLLM with an engine that answers at once
+	$(BIN)/python -m benchmarks.row_cost
+
+bench-hold: $(READY)  ## Measure answers that are held to their form always, beside those whose first try is free
+	$(BIN)/python -m benchmarks.hold
 
 bench-engine: $(READY)  ## Measure the fleet beside raw vLLM and a naive loop, ROUNDS=7
 	$(BIN)/python -m benchmarks.engine --rounds $(ROUNDS)

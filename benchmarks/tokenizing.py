@@ -82,6 +82,7 @@ class InstantEngine(VllmEngine):
 
     def __init__(self, tokenizer: Any) -> None:
         self.concurrency = 256
+        self.revision = None
         self._in_flight, self._moved_at = 0, time.monotonic()
         self._loop_thread = LoopThread()
         thinking = Thinking(tokenizer, "llama")
@@ -91,6 +92,10 @@ class InstantEngine(VllmEngine):
     def _handler(self, work: Work) -> Unverified:
         assert isinstance(work.task, GenerateTask)
         return Unverified(self._model, work.task, {})
+
+    def resolve(self, _: Any) -> dict[str, Any]:
+        """Nothing is fixed for a job."""
+        return {}
 
     def close(self) -> None:
         """Ends the loop."""
