@@ -33,8 +33,16 @@ MINUTES ?= 20
 # Finished batches of `make bench-finished`; 10,000,000 take half an hour and 10 GB of disk.
 BATCHES ?= 1000000
 
-# Rounds of `make bench-engine`; the first three are at every batch size.
+# Rounds of `make bench-engine`, and what else it is told; the first three are at every batch size.
 ROUNDS ?= 7
+ENGINE ?=
+
+# What the benchmarks of the same names are told: `ARRANGED='--only systems'`, `PEERS='--rounds 5'`.
+PEERS ?=
+ARRANGED ?=
+CONTROL ?=
+PLANNING ?=
+COLLECT ?=
 
 # Size of the file that `make bench-serve` sends up and down.
 BYTES ?= 256MB
@@ -43,8 +51,8 @@ BYTES ?= 256MB
 SECONDS ?= 120
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-busy test-hammer deploy-check faults faults-long faults-mutants without-wings bench bench-engine bench-control \
-	bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-serve bench-console bench-arranged bench-tokenizing bench-embed bench-row-cost bench-hold gpu-check lint docs format clean
+.PHONY: help setup demo test test-slow test-busy test-hammer deploy-check faults faults-long faults-mutants without-wings bench bench-long bench-peers bench-engine bench-control \
+	bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-serve bench-console bench-arranged bench-pass bench-tokenizing bench-embed bench-row-cost bench-hold gpu-check lint docs format clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -102,16 +110,32 @@ faults-mutants: $(READY)  ## See the fault suite fail without each protection
 without-wings: $(READY)  ## See `make test` pass without judge, tune, archive and serve, one after the other
 	$(BIN)/python -m tests.without_wing
 
-bench: bench-control bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-serve bench-console bench-arranged bench-tokenizing bench-embed bench-row-cost bench-hold bench-engine  ## Measure everything, and write docs/performance.md: about two hours, on a quiet machine
+# Sizes at which the comparisons and the ledger fit into an hour; the targets themselves have larger ones.
+bench: ROUNDS = 3
+bench: ENGINE = --others 0 --size 512
+bench: ARRANGED = --rounds 1
+bench: CONTROL = --batches 5000
+bench: PLANNING = --rounds 3
+bench: COLLECT = --rounds 3
+bench: bench-peers bench-engine bench-arranged bench-control bench-ledger bench-planning bench-collect bench-embed bench-row-cost  ## Measure what compares, and the ledger, and write docs/performance.md: about an hour, on a quiet machine
 	$(BIN)/python -m benchmarks.report
+
+bench-long: bench-peers bench-engine bench-arranged bench-pass bench-control bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-serve bench-console bench-tokenizing bench-embed bench-row-cost bench-hold  ## Measure everything at its full size: about four hours
+	$(BIN)/python -m benchmarks.report
+
+# RAY_PYTHON names an interpreter that has vLLM and `ray[data]`; without it Ray is left out.
+bench-peers: $(READY)  ## Measure the fleet beside raw vLLM, vllm run-batch and Ray Data LLM, and draw the picture; RAY_PYTHON=/path/to/python
+	$(BIN)/python -m benchmarks.peers $(PEERS)
 
 gpu-check: $(READY)  ## Measure the transformers engine beside the library's own loop, on the GPU where there is one
 	$(BIN)/python -m benchmarks.gpu_check
 
 bench-arranged: $(READY)  ## Measure rows that share something: raw vLLM beside the fleet, four datasets
+	$(BIN)/python -m benchmarks.arranged $(ARRANGED)
+
+bench-pass: $(READY)  ## Measure the memory and the time of the pass that sorts rows
 	$(BIN)/python -m benchmarks.arranged.pass_memory
 	$(BIN)/python -m benchmarks.arranged.pass_memory --rows 300000 --row-bytes 8000
-	$(BIN)/python -m benchmarks.arranged
 
 bench-tokenizing: $(READY)  ## Measure tokenizing in threads beside 1, 2 and 4 processes, with an engine that answers at once
 	$(BIN)/python -m benchmarks.tokenizing
@@ -126,10 +150,10 @@ bench-hold: $(READY)  ## Measure answers that are held to their form always, bes
 	$(BIN)/python -m benchmarks.hold
 
 bench-engine: $(READY)  ## Measure the fleet beside raw vLLM and a naive loop, ROUNDS=7
-	$(BIN)/python -m benchmarks.engine --rounds $(ROUNDS)
+	$(BIN)/python -m benchmarks.engine --rounds $(ROUNDS) $(ENGINE)
 
 bench-control: $(READY)  ## Measure one-row batches through claim, part and commit
-	$(BIN)/python -m benchmarks.control
+	$(BIN)/python -m benchmarks.control $(CONTROL)
 
 bench-ledger: $(READY)  ## Measure the ledger with a million batches in it
 	$(BIN)/python -m benchmarks.ledger
@@ -141,10 +165,10 @@ bench-finished: $(READY)  ## Measure claims beside BATCHES=1000000 finished ones
 	$(BIN)/python -m benchmarks.ledger.finished --batches $(BATCHES)
 
 bench-planning: $(READY)  ## Measure planning: 100 M Parquet rows, JSONL beside wc -l
-	$(BIN)/python -m benchmarks.planning
+	$(BIN)/python -m benchmarks.planning $(PLANNING)
 
 bench-collect: $(READY)  ## Measure collect beside pyarrow's bare copy of the parts
-	$(BIN)/python -m benchmarks.collect
+	$(BIN)/python -m benchmarks.collect $(COLLECT)
 
 bench-memory: $(READY)  ## Watch a worker's memory over 1,000 batches of small and large datasets
 	$(BIN)/python -m benchmarks.memory
