@@ -120,7 +120,8 @@ def _share_asked_again(out: Path, prompts: list[int]) -> float:
     found = ds.dataset(out, format="parquet", exclude_invalid_files=True).to_table()
     assert found.column("error").null_count == len(found), "rows failed"
     spent = found.sort_by("row_index").column("prompt_tokens").to_pylist()
-    return sum(one > other for one, other in zip(spent, prompts, strict=True)) / len(prompts)
+    again = sum(one > other for one, other in zip(spent, prompts, strict=True))
+    return float(again / len(prompts))
 
 
 def _scores(

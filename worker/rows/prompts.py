@@ -78,6 +78,8 @@ class Renderer:
             case EmbedTask() | ClassifyTask() | ScoreTask():
                 text, *pair = rendered_all(self._templates, row)
                 return Request(index, text=text, text_pair=pair[0] if pair else None)
+            case FunctionTask():
+                raise TypeError("rows of a function are not rendered")
 
     def _generation(self, task: GenerateTask, index: int, row: dict[str, Any]) -> Request:
         texts = rendered_all(self._templates, row)

@@ -124,13 +124,13 @@ class Generation(TaskHandler):
                 )
         prompts = []
         encoded = self._encoded([made for _, made, _, _ in rendered])
-        for (position, _, *rest), tokens in zip(rendered, encoded, strict=True):
+        for (position, _, opening, arguments), tokens in zip(rendered, encoded, strict=True):
             if len(tokens) >= self._model.longest:
                 work.emit(position, self.too_long(len(tokens)))
             elif not tokens:
                 work.emit(position, Refusal(RowErrorKind.RENDER_ERROR, "the prompt is empty"))
             else:
-                prompts.append((position, Prompt(tokens, *rest)))
+                prompts.append((position, Prompt(tokens, opening, arguments)))
         return prompts
 
     def _encoded(self, rendered: Sequence[str | list[int]]) -> list[list[int]]:
