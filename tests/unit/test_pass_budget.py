@@ -57,6 +57,14 @@ def test_one_slow_pass_of_many_does_not_decide() -> None:
     assert budget.tokens == 200
 
 
+@pytest.mark.parametrize("slow", [(0,), (0, 2), (0, 2, 4)])
+def test_slow_passes_of_the_smaller_size_alone_do_not_double_it(slow: tuple[int, ...]) -> None:
+    budget = Budget(100)
+    for number in range(2 * PAIRS):
+        budget = budget.passed(budget.next, budget.next * (0.005 if number in slow else 0.001))
+    assert (budget.tokens, budget.settled) == (100, True)
+
+
 @pytest.mark.parametrize(
     ("tokens", "lacked", "found"),
     [(100, 200, 100), (100, 100, 50), (1024, 4096, 1024), (100, 1, 1)],

@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import dataclass, replace
-from statistics import median
 
 PAIRS = 5
-"""Passes of each of two sizes that are compared, in turns, since rows differ."""
+"""Passes of each of two sizes that are compared, in turns, since rows differ. All pairs but one decide: other
+work on the machine makes passes slow by chance."""
 
 GAIN = 1.05
-"""A pass of twice the size has to compute tokens faster by this factor."""
+"""A pass of twice the size has to compute tokens faster than its neighbour by this factor."""
 
 FULL = 0.75
 """Share of its size that a pass must have to be compared."""
@@ -54,7 +54,8 @@ class Budget:
         now = replace(self, twice=(*self.twice, speed))
         if len(now.twice) < PAIRS:
             return now
-        if median(now.twice) < GAIN * median(now.once):
+        ratios = sorted(two / one for one, two in zip(now.once, now.twice, strict=True))
+        if ratios[1] < GAIN:
             return self._settle(self.tokens)
         return replace(self, tokens=2 * self.tokens, once=(), twice=())
 
