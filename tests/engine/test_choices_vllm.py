@@ -5,31 +5,18 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import xgrammar
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
-    AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-    set_seed,
-)
-from vllm import SamplingParams, TokensPrompt
-from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
-from vllm.v1.structured_output.utils import choice_as_grammar
 
 from nightshift.common.spec import GenerateTask, VllmEngineSpec
 from nightshift.worker.engines.protocol import Answer, Engine, Refusal, Request, Work
-from nightshift.worker.engines.vllm.engine import VllmEngine
-from nightshift.worker.engines.vllm.model import finished
-from nightshift.worker.engines.vllm.one_pass import Trial, can_tell, may_begin, pays
-from nightshift.worker.engines.vllm.spelling import Spelling, labels_of
 from tests.engine.contract import lent
 from tests.support.models import ARGUMENTS, MODEL
+
+if TYPE_CHECKING:
+    from vllm import SamplingParams
 
 SENTIMENTS = ["positive", "neutral", "negative"]
 
@@ -104,12 +91,12 @@ def asked(engine: Engine, job: GenerateTask, texts: list[str]) -> list[Answer]:
 
 
 @contextmanager
-def heard(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SamplingParams]]:
+def heard(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """What vLLM is asked for meanwhile."""
-    params: list[SamplingParams] = []
+    params: list[Any] = []
     generate = engine.llm.generate
 
-    def listening(prompt: Any, asked_for: SamplingParams, *args: Any, **more: Any) -> Any:
+    def listening(prompt: Any, asked_for: "SamplingParams", *args: Any, **more: Any) -> Any:
         params.append(asked_for)
         return generate(prompt, asked_for, *args, **more)
 
@@ -120,6 +107,12 @@ def heard(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Samplin
 
 def under_a_grammar(engine: Any, labels: list[str], texts: list[str]) -> list[tuple[str, float]]:
     """What vLLM's own structured output answers, and how far the two best allowed first tokens lie apart."""
+    from vllm import SamplingParams, TokensPrompt
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+    from nightshift.worker.engines.vllm.model import finished
+    from nightshift.worker.engines.vllm.spelling import Spelling, labels_of
+
     tokenizer = engine.llm.get_tokenizer()
     first = Spelling.of_engine(engine.llm, tokenizer).tokens(labels_of(labels))
     params = SamplingParams(
@@ -250,6 +243,8 @@ def test_other_tasks_go_on_as_they_are(
     ],
 )
 def test_tasks_whose_answers_one_token_may_tell(fields: dict[str, Any], can: bool) -> None:
+    from nightshift.worker.engines.vllm.one_pass import can_tell
+
     assert can_tell(task(SENTIMENTS, **fields)) is can
 
 
@@ -272,6 +267,8 @@ def test_tasks_whose_answers_one_token_may_tell(fields: dict[str, Any], can: boo
 def test_one_token_is_given_up_where_too_many_rows_begin_several_labels(
     over: int, several: int, does: bool
 ) -> None:
+    from nightshift.worker.engines.vllm.one_pass import pays
+
     assert pays(over, several) is does
 
 
@@ -280,10 +277,14 @@ def test_one_token_is_given_up_where_too_many_rows_begin_several_labels(
     [(0, 0, True), (15, 0, True), (16, 0, False), (17, 1, True), (18, 1, False), (500, 250, True)],
 )
 def test_few_rows_are_asked_before_any_has_told(begun: int, over: int, may: bool) -> None:
+    from nightshift.worker.engines.vllm.one_pass import may_begin
+
     assert may_begin(begun, over) is may
 
 
 def test_a_trial_that_ended_stays_ended() -> None:
+    from nightshift.worker.engines.vllm.one_pass import Trial
+
     trial = Trial()
     for _ in range(8):
         with trial.row():
@@ -296,11 +297,16 @@ def test_a_trial_that_ended_stays_ended() -> None:
 
 
 def byte_level() -> Any:
+    from transformers import AutoTokenizer
+
     return AutoTokenizer.from_pretrained(str(MODEL))
 
 
 def sentencepiece() -> Any:
     """A tokenizer as SentencePiece makes them: ▁ for spaces, one put before each text, and bytes as a fallback."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
     made = Tokenizer(models.BPE(unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=True)
     made.decoder = decoders.Sequence(
@@ -329,6 +335,11 @@ def sentencepiece() -> Any:
 
 @pytest.mark.parametrize("made", [byte_level, sentencepiece])
 def test_the_tokens_that_may_begin_a_label_are_those_of_a_grammar(made: Callable[[], Any]) -> None:
+    import xgrammar
+    from vllm.v1.structured_output.utils import choice_as_grammar
+
+    from nightshift.worker.engines.vllm.spelling import Spelling, labels_of
+
     tokenizer = made()
     vocabulary = len(tokenizer)
     spelling = Spelling.of(tokenizer, vocabulary)
@@ -345,6 +356,10 @@ def test_the_tokens_that_may_begin_a_label_are_those_of_a_grammar(made: Callable
 @pytest.fixture(scope="module")
 def spelled_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """A model with random weights and a vocabulary as SentencePiece makes them."""
+    from transformers import LlamaConfig, LlamaForCausalLM, set_seed
+
+    from nightshift.worker.engines.vllm.engine import VllmEngine
+
     folder = tmp_path_factory.mktemp("spelled")
     tokenizer = sentencepiece()
     tokenizer.chat_template = "{% for message in messages %}{{ message.content }}: {% endfor %}"
