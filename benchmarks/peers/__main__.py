@@ -34,7 +34,7 @@ from nightshift.common.settings import child_environment, load_settings
 NOTHING_ROWS = 1_500
 DOCUMENTS = 150
 CACHE_TOKENS = 16_500
-"""Rows, and cache for a quarter of the documents, beside what the rows that run need."""
+"""Rows, and tokens of cache beside what the rows that run need: about a third of the documents."""
 
 WARM_ROWS = 256
 MAX_TOKENS = 8

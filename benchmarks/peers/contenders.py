@@ -69,7 +69,7 @@ class RunBatch:
         logging = folder / "logging.json"
         logging.write_text(json.dumps(LOG_FORMAT))
         _write_requests(requests, plan.model, workload)
-        argv = [sys.executable, "-m", "vllm.entrypoints.cli.main", "run-batch"]
+        argv = [sys.executable, "-m", "benchmarks.peers.run_batch"]
         argv += ["-i", str(requests), "-o", str(answers), "--model", plan.model]
         argv += flags(plan.args)
         variables = {**ENVIRONMENT, "VLLM_LOGGING_CONFIG_PATH": str(logging)}

@@ -7,13 +7,13 @@ those of a pipeline that is warm and empty.
 """
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import ray
 from ray.data.llm import build_processor, vLLMEngineProcessorConfig
@@ -71,25 +71,23 @@ def answer(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def parts(paths: list[str], folder: Path) -> list[dict[str, Any]]:
-    """The blocks of all workloads, each at least as large as a batch, which is never left waiting."""
+    """The blocks of all workloads, none smaller than a batch: a smaller one would wait for the next gate."""
     found = []
     for workload, path in enumerate(paths):
         rows = pq.read_metadata(path).num_rows
-        for block in np.array_split(np.arange(rows), max(1, rows // BLOCK_ROWS)):
-            found.append(
-                {
-                    "workload": workload,
-                    "gate": str(folder / f"gate-{workload}"),
-                    "path": path,
-                    "first": int(block[0]),
-                    "rows": len(block),
-                }
-            )
+        starts = list(range(0, rows, BLOCK_ROWS))
+        if len(starts) > 1 and rows - starts[-1] < BATCH_ROWS:
+            starts.pop()
+        gate = str(folder / f"gate-{workload}")
+        found += [
+            {"workload": workload, "gate": gate, "path": path, "first": first, "rows": stop - first}
+            for first, stop in zip(starts, [*starts[1:], rows], strict=True)
+        ]
     return found
 
 
 def main(argument: str) -> None:
-    """Warms up, does every workload, leaves the results in a file."""
+    """Warms up, does every workload, leaves the results in a file, and waits for its end."""
     plan = json.loads(argument)
     folder = Path(plan["folder"])
     paths = [each["path"] for each in (plan["warm"], *plan["workloads"])]
@@ -125,10 +123,11 @@ def main(argument: str) -> None:
             began = time.monotonic()
             (folder / f"gate-{at + 1}").touch()
     results = [_result(one, each) for one, each in zip(seconds[1:], answers[1:], strict=True)]
+    ray.shutdown()
     file = folder / "results.json"
     file.with_suffix(".new").write_text(json.dumps(results))
     file.with_suffix(".new").rename(file)
-    ray.shutdown()
+    signal.pause()
 
 
 def _result(seconds: float, answers: list[dict[str, Any]]) -> dict[str, Any]:
