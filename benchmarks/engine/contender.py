@@ -83,6 +83,18 @@ class Plan:
         return cls(data["model"], data["folder"], warm, workloads, data["args"])
 
 
+def flags(args: dict[str, Any]) -> list[str]:
+    """Engine arguments as the command line of vLLM has them."""
+    found = []
+    for name, value in args.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            found.append(flag if value else flag.replace("--", "--no-", 1))
+        else:
+            found += [flag, f"{value}"]
+    return found
+
+
 class Contender(Protocol):
     """One way to bring rows through an engine."""
 

@@ -5,7 +5,6 @@ import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from benchmarks.arranged.__main__ import pass_seconds
 from benchmarks.engine import fleet, rows
@@ -16,6 +15,7 @@ from benchmarks.engine.contender import (
     Plan,
     Result,
     Workload,
+    flags,
     process,
 )
 from benchmarks.engine.contenders import run_program
@@ -101,18 +101,6 @@ def _write_requests(path: Path, model: str, workload: Workload) -> None:
             }
             request = {"custom_id": f"{number}", "method": "POST", "url": "/v1/chat/completions"}
             file.write(json.dumps({**request, "body": body}) + "\n")
-
-
-def flags(args: dict[str, Any]) -> list[str]:
-    """Engine arguments as the command line of vLLM has them."""
-    found = []
-    for name, value in args.items():
-        flag = f"--{name.replace('_', '-')}"
-        if isinstance(value, bool):
-            found.append(flag if value else flag.replace("--", "--no-", 1))
-        else:
-            found += [flag, f"{value}"]
-    return found
 
 
 @dataclass(frozen=True, slots=True)

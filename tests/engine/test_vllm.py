@@ -245,6 +245,15 @@ def test_an_engine_without_a_prefix_cache_keeps_no_tokens(
     assert cache_tokens(cast(Any, cache)) == tokens
 
 
+def test_vllm_keeps_no_figures_that_nobody_asked_for(vllm_engine: Engine) -> None:
+    from vllm.v1.metrics.loggers import PrometheusStatLogger
+
+    (logger,) = cast(Any, vllm_engine).llm.logger_manager.stat_loggers
+    assert "__init__" in vars(type(logger)), "vLLM's own would be made with its gauges"
+    assert not hasattr(logger, "gauge_scheduler_running")
+    assert isinstance(logger, PrometheusStatLogger)
+
+
 def test_an_idle_engine_is_not_stalled(vllm_engine: Engine) -> None:
     ask(vllm_engine, task(sampling={"max_tokens": 2}), ["y"])
     wait_until(lambda: not vllm_engine.stalled_seconds(), what="the engine to be idle")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from benchmarks import report
+from benchmarks.engine.contender import flags
 from benchmarks.peers import picture
-from benchmarks.peers.contenders import flags
 from benchmarks.peers.table import lines, ratios
 
 RATES = {

@@ -22,7 +22,7 @@ from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
-from vllm.v1.metrics.loggers import StatLoggerBase
+from vllm.v1.metrics.loggers import PrometheusStatLogger, StatLoggerBase
 
 from nightshift.common.errors import (
     EngineDead,
@@ -173,11 +173,13 @@ class VllmEngine:
         if isinstance(task, GenerateTask) and self._thinking is not None:
             _check(config, spec.args, task, self._thinking)
         _fetch(config)
+        is_alone = arguments.disable_log_stats
+        progress = _alone(self._moved) if is_alone else lambda *_: _ProgressLogger(self._moved)
         try:
             return AsyncLLM.from_vllm_config(
                 config,
                 usage_context=UsageContext.LLM_CLASS,
-                stat_loggers=[lambda *_: _ProgressLogger(self._moved)],
+                stat_loggers=[progress],
                 enable_log_requests=arguments.enable_log_requests,
                 disable_log_stats=arguments.disable_log_stats,
             )
@@ -250,6 +252,26 @@ class _ProgressLogger(StatLoggerBase):
 
     def log_engine_initialized(self) -> None:
         """Nothing to log."""
+
+
+def _alone(moved: Callable[[], None]) -> type[PrometheusStatLogger]:
+    """The logger in place of vLLM's own figures: vLLM keeps those beside every other logger, at 10 µs a row on CPU,
+    unless a logger is a class of this kind.
+    """
+
+    class Alone(_ProgressLogger, PrometheusStatLogger):
+        """Keeps no figures."""
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__(moved)
+
+        def record_sleep_state(self, *_: Any, **__: Any) -> None:
+            """Nothing to keep."""
+
+        def record_admission_rejection(self, *_: Any, **__: Any) -> None:
+            """Nothing to keep."""
+
+    return Alone
 
 
 def effective(config: VllmConfig) -> dict[str, Any]:
