@@ -130,7 +130,7 @@ bench-peers: $(READY)  ## Measure the fleet beside raw vLLM, vllm run-batch and 
 gpu-check: $(READY)  ## Measure the transformers engine beside the library's own loop, on the GPU where there is one
 	$(BIN)/python -m benchmarks.gpu_check
 
-bench-arranged: $(READY)  ## Measure rows that share something: raw vLLM beside the fleet, four datasets
+bench-arranged: $(READY)  ## Measure rows that share something: raw vLLM beside the fleet, eight datasets
 	$(BIN)/python -m benchmarks.arranged $(ARRANGED)
 
 bench-pass: $(READY)  ## Measure the memory and the time of the pass that sorts rows

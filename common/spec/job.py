@@ -218,6 +218,11 @@ class JobSpec(Section):
 
     @staticmethod
     def _refuse_of_remote(task: GenerateTask, engine: OpenaiEngineSpec) -> None:
+        if task.output is not None and task.output.grammar and task.output.hold == "on_retry":
+            raise ValueError(
+                "task.output.hold: nobody here can tell whether the free text of a remote server follows a grammar: "
+                "leave hold out"
+            )
         if "n" in engine.args:
             raise ValueError(
                 "engine.args.n: say task.sampling.n, so that each sample has its place"

@@ -193,6 +193,26 @@ def test_rows_that_begin_several_labels_end_the_trial_and_are_answered_under_a_g
     ]
 
 
+def test_a_second_token_tells_a_label_that_begins_another_and_both_count(
+    vllm_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with heard(vllm_engine, monkeypatch) as params:
+        answers = asked(vllm_engine, task(["A", "AB"]), REVIEWS[:4])
+    assert all(each.structured_outputs is None for each in params)
+    assert len(params) == 8
+    assert {each.output_tokens for each in answers} == {2}
+    assert [each.columns["output"] for each in answers] == [
+        text for text, _ in under_a_grammar(vllm_engine, ["A", "AB"], REVIEWS[:4])
+    ]
+
+
+def test_the_numbers_of_a_prompt_have_their_tokens_as_text(vllm_engine: Engine) -> None:
+    job = task(["positive", "unclear", "bad"], sampling={"prompt_logprobs": 1})
+    (answer,) = asked(vllm_engine, job, REVIEWS[:1])
+    assert answer.output_tokens == 1
+    assert all(each["token"] is not None for each in answer.columns["prompt_logprobs"][1:])
+
+
 def test_a_confidence_comes_out_of_the_same_pass(
     vllm_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -385,6 +385,20 @@ def test_a_thought_is_ended_by_its_budget_or_the_job_is_refused(
     assert outcome.reasoning_tokens == 3
 
 
+def test_free_text_before_a_held_answer_needs_a_word_of_thinking_where_the_model_thinks(
+    loaded: tuple[Made, Engine],
+) -> None:
+    _, engine = loaded
+    job = task(output={**LABEL, "hold": "on_retry"}, sampling={"max_tokens": 12})
+    if cast(Any, engine)._thinking.thinks({}):
+        with pytest.raises(JobRefused, match=r"say task\.thinking \(on, off or auto\)"):
+            engine.resolve(job)
+        return
+    (outcome,) = ask(engine, job, *rows("I love it")).values()
+    assert isinstance(outcome, Answer)
+    assert outcome.columns["output"] in CHOICES
+
+
 def test_an_explicit_thought_and_a_label_go_together(loaded: tuple[Made, Engine]) -> None:
     """A row that opens no thought is held from its first token when it is asked again."""
     made, engine = loaded

@@ -298,3 +298,17 @@ def test_the_spec_in_a_manifest_is_the_same_job_when_it_is_submitted(
     assert again.identity == given.identity
     assert again.task.sampling.has_max_tokens is bool(sampling)
     assert written["task"]["output"]["json_schema"] == MOOD["json_schema"]
+
+
+def test_the_free_text_of_a_remote_server_is_held_to_no_grammar() -> None:
+    task = {"kind": "generate", "prompt": "{{ text }}"}
+    told = {
+        "name": "x",
+        "input": {"uri": "/in", "id": "id"},
+        "task": {**task, "output": {"grammar": 'root ::= "yes"', "hold": "on_retry"}},
+        "engine": {"backend": "openai", "model": "m", "base_url": "http://localhost:1/v1"},
+        "output": {"uri": "/out"},
+    }
+    with pytest.raises(BadInput, match=r"nobody here can tell .* leave hold out"):
+        parse_spec(told, "test")
+    parse_spec({**told, "task": {**task, "output": {**LABELS, "hold": "on_retry"}}}, "test")

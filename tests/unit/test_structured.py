@@ -17,7 +17,12 @@ from nightshift.common.spec import STORED, GenerateTask, JobSpec, StructuredOutp
 from nightshift.common.spec.json_schema import SCALARS, scalar_properties
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request
-from nightshift.worker.engines.resampling import RowSampling, row_seed, sample_until_valid
+from nightshift.worker.engines.resampling import (
+    RowSampling,
+    drawn_again,
+    row_seed,
+    sample_until_valid,
+)
 from nightshift.worker.engines.structured import AnswerCheck, typed
 from nightshift.worker.rows.results import PartTable, RowResults, part_table
 from tests.support.parts import read_part
@@ -267,7 +272,7 @@ def test_held_on_retry_a_first_try_is_free_and_the_next_is_held_before_any_other
     good = '{"mood":"bad"}'
     outcome, seen = asked(held, [f" {good}\n"])
     assert isinstance(outcome, Answer)
-    assert outcome.columns == {"output": f" {good}\n"}, "white space is allowed around JSON"
+    assert outcome.columns == {"output": good}
     assert seen == [RowSampling(0.0, None, is_free=True)]
     outcome, seen = asked(held, ["so: " + good, good])
     assert isinstance(outcome, Answer)
@@ -281,6 +286,29 @@ def test_held_on_retry_a_first_try_is_free_and_the_next_is_held_before_any_other
         (False, 0.0),
         (False, 0.7),
     ]
+
+
+def test_samples_that_are_held_after_a_free_try_have_seeds_that_no_sample_had() -> None:
+    task = GenerateTask.model_validate(
+        {
+            "kind": "generate",
+            "prompt": "{{ text }}",
+            "sampling": {"temperature": 1, "n": 4},
+            "output": {"choice": ["a", "b"], "hold": "on_retry", "on_invalid": {"retries": 1}},
+        }
+    )
+    seen: list[RowSampling] = []
+
+    async def ask(one: RowSampling) -> list[Outcome]:
+        seen.append(one)
+        return [AnswerCheck(task.output).outcome("no label", "stop", 1, 1)] * one.n
+
+    asyncio.run(sample_until_valid(task, Request(7), ask))
+    seeds = [(one.seed or 0) + at for one in seen for at in range(one.n)]
+    assert len(set(seeds)) == 12
+    assert [one.temperature for one in seen] == [1, 1, 1]
+    again = drawn_again(seen[1], Request(7), 2)
+    assert {again.seed, (again.seed or 0) + 1}.isdisjoint(seeds)
 
 
 def test_white_space_around_free_text_is_no_part_of_a_label() -> None:

@@ -30,6 +30,11 @@ class RowSampling:
 UNSAMPLED = RowSampling(0.0, None)
 """For rows that are not sampled, or whose body says how."""
 
+HELD = -1
+"""The number of the try behind a free one: as the first, with seeds of its own, since a sample that is drawn again
+with the seed of another one is mostly a copy of it.
+"""
+
 SampleOnce = Callable[[RowSampling], Awaitable[Sequence[Outcome]]]
 """Runs the model once for n samples, and checks each."""
 
@@ -38,8 +43,8 @@ async def sample_until_valid(
     task: GenerateTask, request: Request, sample_once: SampleOnce
 ) -> Outcome:
     """The row's outcome: its samples, of which those that are not valid were drawn again as often as the task
-    says, with the tokens of all that were drawn. Where the spec holds answers on_retry, the first try is free and
-    a second one, which does not count among the retries, is as the first would have been.
+    says, with the tokens of all that were drawn. Where the spec holds answers on_retry, the first try is free, and
+    a second one that is held does not count among the retries.
     """
     on_invalid = task.output and task.output.on_invalid
     n = task.sampling.n
@@ -51,8 +56,8 @@ async def sample_until_valid(
     is_free = task.output is not None and task.output.hold == "on_retry"
     first = dataclasses.replace(row_sampling(task, request, 0, n), is_free=is_free)
     samples = list(await sample_once(first))
-    retries = on_invalid.retries if on_invalid else 0
-    for tried, number in enumerate(range(0 if is_free else 1, 1 + retries), 1):
+    retries = range(1, 1 + (on_invalid.retries if on_invalid else 0))
+    for tried, number in enumerate([*([HELD] if is_free else ()), *retries], 1):
         failed = [at for at, each in enumerate(samples) if _is_drawn_again(each)]
         if not failed:
             break
@@ -99,7 +104,7 @@ def row_sampling(task: GenerateTask, request: Request, number: int, n: int = 1) 
     """
     on_invalid = task.output and task.output.on_invalid
     temperature = float(request.sampling.get("temperature", task.sampling.temperature))
-    if number and on_invalid:
+    if number > 0 and on_invalid:
         own = on_invalid.temperature
         temperature = (temperature or TEMPERATURE) if own is None else own
     if temperature <= 0:
@@ -112,3 +117,11 @@ def row_sampling(task: GenerateTask, request: Request, number: int, n: int = 1) 
     seed = row_seed(base, request.row_index, number)
     apart = task.sampling.n
     return RowSampling(temperature, seed - seed % apart, n)
+
+
+def drawn_again(sampling: RowSampling, request: Request, n: int) -> RowSampling:
+    """The same sampling for so many of a row's samples, with seeds that none of them had."""
+    if sampling.seed is None or sampling.n == 1:
+        return dataclasses.replace(sampling, n=n)
+    seed = row_seed(sampling.seed, request.row_index, HELD)
+    return dataclasses.replace(sampling, n=n, seed=seed - seed % n)

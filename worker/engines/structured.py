@@ -44,8 +44,10 @@ class AnswerCheck:
         its form, white space around it is not part of the answer.
         """
         error = self._error(text, finish_reason)
-        if error is not None and self._is_free and self._error(text.strip(), finish_reason) is None:
-            text, error = text.strip(), None
+        if self._is_free and (error is not None or self._schema is not None):
+            bare = text.strip()
+            if self._error(bare, finish_reason) is None:
+                text, error = bare, None
         if error is not None:
             return Refusal(*error, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
         return Answer(

@@ -52,6 +52,12 @@ def resolve(
     _check_word(task, switch, thinks=thinks)
     if task.thinking_budget is not None:
         _check_budget(thinking, possible, can_force=can_force)
+    is_free = task.output is not None and task.output.hold == "on_retry"
+    if is_free and thinks and task.thinking is None:
+        raise JobRefused(
+            "task.output.hold is on_retry, whose first try is free text, and the model thinks in such a text: say "
+            "task.thinking (on, off or auto)"
+        )
     family = _family(task, thinking, thinks=thinks)
     is_long = family is not None and thinks and not task.sampling.has_max_tokens
     return {

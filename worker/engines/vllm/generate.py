@@ -5,18 +5,21 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
+import structlog
 from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.inputs import tokens_input
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.tokenizers.mistral import MistralTokenizer
 
+from nightshift.common.errors import JobRefused
 from nightshift.common.spec import GenerateTask
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
 from nightshift.worker.engines.resampling import (
     RESAMPLED,
     RowSampling,
+    drawn_again,
     sample_until_valid,
     with_tokens,
 )
@@ -31,6 +34,8 @@ from nightshift.worker.engines.vllm.params import sampling_params
 from nightshift.worker.engines.vllm.thinking import Thinking
 from nightshift.worker.engines.vllm.turns import LIKELIEST, NAMED
 from nightshift.worker.engines.vllm.verify import grammar_check, verified
+
+log = structlog.get_logger(__name__)
 
 ANSWERED = ("stop", "length", "repetition")
 """Finish reasons of an answer; with any other, vLLM gave up on the row."""
@@ -86,10 +91,17 @@ class Generation(TaskHandler):
         )
 
     def _of_task(self) -> OnePass | None:
-        """None for an engine that speculates: vLLM checks several tokens in a pass of such an engine."""
+        """None for an engine that speculates, which checks several tokens in a pass, and for a tokenizer whose tokens
+        nobody can spell.
+        """
         if self._model.llm.vllm_config.speculative_config is not None:
             return None
-        choices, spelling = self._choices, self._model.spelling
+        try:
+            spelling = self._model.spelling
+        except Exception as error:  # a tokenizer that only other backends than xgrammar can read
+            log.info("choices_are_not_told_by_one_token", error=str(error))
+            return None
+        choices = self._choices
         task = self._task.model_dump_json()
         return self._model.once((OnePass, task), lambda: OnePass.of(spelling, choices))
 
@@ -99,8 +111,15 @@ class Generation(TaskHandler):
         """
         llm = self._model.llm
         params = verified(llm.vllm_config, llm.get_tokenizer(), self._model.args, self._task)
-        if self._task.output is not None and self._task.output.grammar is not None:
-            self._check = AnswerCheck(self._task.output, grammar_check(params))
+        output = self._task.output
+        if output is not None and output.grammar is not None:
+            accepts = grammar_check(params)
+            if accepts is None and output.hold == "on_retry":
+                raise JobRefused(
+                    "task.output.hold is on_retry, and with this backend of the engine nobody can tell whether free "
+                    "text follows the grammar: leave hold out"
+                )
+            self._check = AnswerCheck(output, accepts)
 
     def prepare(self, work: Work) -> Sequence[tuple[int, Any]]:
         """(position, prompt) of every request that can be sent; the others are refused."""
@@ -188,7 +207,7 @@ class Generation(TaskHandler):
             drawn = await self._drawn(request, prompt, sampling)
             queued += drawn.queued
             if drawn.unheld:
-                fewer = replace(sampling, n=len(drawn.unheld))
+                fewer = drawn_again(sampling, request, len(drawn.unheld))
                 held = replace(prompt, opening=Opening(inside=False))
                 again = await self._drawn(request, held, fewer)
                 queued += again.queued
@@ -237,7 +256,8 @@ class Generation(TaskHandler):
         async def ask(written: Sequence[int], allowed: Sequence[int]) -> RequestOutput:
             given, params = ready.prompt, self._params(request, sampling, prompt.opening)
             params.structured_outputs = None
-            params.max_tokens, params.allowed_token_ids, params.detokenize = 1, [*allowed], False
+            params.max_tokens, params.allowed_token_ids = 1, [*allowed]
+            params.detokenize = params.prompt_logprobs is not None  # else nothing is read as text
             if written:
                 given = {**await self._prompt(prompt), "prompt_token_ids": [*ids, *written]}
                 params.prompt_logprobs = None
@@ -268,7 +288,8 @@ class Generation(TaskHandler):
         params.thinking_token_budget = opening.budget
         if sampling.is_free:
             params.structured_outputs = None
-            if self._choices and self._split.family is None:  # what is longer is no label
+            at_once = self._split.family is None or opening.inside is False
+            if self._choices and at_once:  # what is longer is no label
                 longest = max(len(choice.encode()) for choice in self._choices)
                 params.max_tokens = min(params.max_tokens or longest, longest + SPARE_TOKENS)
                 params.min_tokens = min(params.min_tokens, params.max_tokens)

@@ -144,7 +144,10 @@ class OnePass:
                 left = behind[token]
                 self.trial.several += len(written) == 1 and len(left) > 1
         label = b"".join(self.spelling.text_of.get(token, b"") for token in written) + left[0]
-        return Told(_whole(outputs, label.decode()), _spent(outputs[1:]))
+        further = replace(
+            _spent(outputs[1:]), output_tokens=0
+        )  # the label has the tokens of all passes
+        return Told(_whole(outputs, label.decode()), further)
 
     def _goes_on(self, behind: dict[int, Labels], room: int) -> bool:
         return room > 0 and len(behind) <= MOST_ALLOWED and _is_sure(behind)
