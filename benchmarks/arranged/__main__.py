@@ -47,6 +47,8 @@ ARGS: dict[str, Any] = {
 FLEETS = {"fleet": "in dataset order", "arranged": "arranged"}
 """The fleets that are held against raw vLLM in dataset order."""
 
+ORDERS = {"fleet": "none", "arranged": "prefix"}
+
 console = Console(highlight=False)
 
 Found = dict[str, Any]
@@ -80,13 +82,14 @@ def main(
                     fleet = partial(_fleet, made, rows, place, args, dataset.labels, servers)
                     turns: list[tuple[str, Callable[[], Found]]] = [
                         ("raw", partial(_raw, made, rows, place, args, dataset.labels)),
-                        ("fleet", partial(fleet, "none")),
-                        ("arranged", partial(fleet, "prefix")),
+                        *((who, partial(fleet, ORDERS[who])) for who in dataset.fleets),
                     ]
                     # None of them always follows the other.
                     found = {who: turn() for who, turn in turns[:: 1 if number % 2 == 0 else -1]}
                     said[dataset.name] = _note(dataset, made_rows, found, rates, ratios)
-    lines = [_line(each, rates, ratios, who, said[each.name]) for each in chosen for who in FLEETS]
+    lines = [
+        _line(each, rates, ratios, who, said[each.name]) for each in chosen for who in each.fleets
+    ]
     (show if only else keep)("arranged", lines)
 
 
@@ -207,21 +210,20 @@ def _note(
     """Keeps the rates; says how many answers differ, and what the caches had."""
     for who, each in found.items():
         rates[dataset.name, who].append(len(rows) / each["seconds"])
-    for who in FLEETS:
+    for who in dataset.fleets:
         ratio = found["raw"]["seconds"] / found[who]["seconds"]
         ratios[dataset.name, who].append(ratio)
-    pairs = zip(*(found[who]["texts"] for who in ("raw", *FLEETS)), strict=True)
-    differing = unlike = 0
-    for raw, fleet, arranged in pairs:
-        differing += fleet != arranged
-        unlike += raw not in (fleet, arranged)
+    last = dataset.fleets[-1]
+    beside = "raw" if dataset.labels else "fleet"
+    pairs = zip(found[beside]["texts"], found[last]["texts"], strict=True)
+    differing = sum(one != other for one, other in pairs)
     cached = ", ".join(f"{who} {100 * each['cached']:.0f} %" for who, each in found.items())
     said = (
-        f"{differing} of {len(rows)} answers differ by the order"
-        f"{f', {unlike} from raw vLLM' if dataset.labels else ''}; cached {cached}; the pass took "
-        f"{found['arranged']['pass']:.1f} s"
+        f"{differing} of {len(rows)} answers differ "
+        f"{'from those of raw vLLM' if dataset.labels else 'by the order'}; cached {cached}; the pass took "
+        f"{found[last]['pass']:.1f} s"
     )
-    figures = ", ".join(f"{who} {ratios[dataset.name, who][-1]:.2f}" for who in FLEETS)
+    figures = ", ".join(f"{who} {ratios[dataset.name, who][-1]:.2f}" for who in dataset.fleets)
     console.print(f"{dataset.what}: {figures} of raw vLLM; {said}")
     return said
 

@@ -32,6 +32,11 @@ class Dataset:
     judged: str = "arranged"
     labels: tuple[str, ...] = ()
 
+    @property
+    def fleets(self) -> tuple[str, ...]:
+        """The fleets that are measured: in dataset order and arranged, or for labels the judged one alone."""
+        return (self.judged,) if self.labels else ("fleet", "arranged")
+
 
 LETTERS = ("A", "B", "C", "D")
 
