@@ -453,6 +453,24 @@ def test_a_classification_has_a_column_for_its_labels_in_the_models_order() -> N
     assert [error.row_index for error in part.errors] == [1]
 
 
+class Unsearched(list[str]):
+    def index(self, *_: object) -> int:
+        raise AssertionError("searched")
+
+    def __contains__(self, _: object) -> bool:
+        raise AssertionError("searched")
+
+
+def test_the_shares_of_many_labels_become_a_dict_without_a_search_for_each() -> None:
+    (outcome,) = pooling.classifications(np.float32([[0.25, 0.75]]), Unsearched("ab"), [3])
+    assert isinstance(outcome, Answer)
+    shares = outcome.columns["probabilities"]
+    assert dict(shares) == {"a": 0.25, "b": 0.75}
+    assert (shares["b"], "c" in shares, len(shares)) == (0.75, False, 2)
+    with pytest.raises(KeyError):
+        shares["c"]
+
+
 def test_a_pass_of_classifications_becomes_a_column_with_its_failed_rows() -> None:
     """A struct whose labels are others than the job's is a failure of its row, as for any answer."""
     numbers = np.float32([[0.1, 0.7, 0.2], [0.5, 0.25, 0.25], [np.nan, 0.5, 0.5]])

@@ -71,16 +71,18 @@ def probabilities(logits: Numbers, *, is_multi_label: bool) -> Numbers:
 class Shares(Mapping[str, np.float32]):
     """The probability of each label, by the label: one line of an array with the labels of all lines."""
 
-    __slots__ = ("labels", "numbers")
+    __slots__ = ("_by_label", "labels", "numbers")
 
     def __init__(self, labels: Sequence[str], numbers: Numbers) -> None:
         self.labels, self.numbers = labels, numbers
+        self._by_label: dict[str, np.float32] | None = None
 
     def __getitem__(self, label: str) -> np.float32:
-        if label not in self.labels:
-            raise KeyError(label)
-        found: np.float32 = self.numbers[self.labels.index(label)]
-        return found
+        if (
+            self._by_label is None
+        ):  # not earlier: most lines become columns, and no label is asked for
+            self._by_label = dict(zip(self.labels, self.numbers, strict=True))
+        return self._by_label[label]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.labels)
