@@ -182,8 +182,24 @@ def test_the_last_line_of_each_child_counts_and_only_of_the_asked_supervisor(
     shown = io.StringIO()
     report.show(figures, Console(file=shown, width=120))
     assert "commit" in shown.getvalue()
-    assert "100.0% of that time" in shown.getvalue()
+    assert "Of that time 100.0% with none" in shown.getvalue()
     assert "read" not in shown.getvalue()
+
+
+@pytest.mark.parametrize(("rows", "is_said"), [(8, True), (4, True), (3, False)])
+def test_a_job_of_fewer_rows_than_the_engine_takes_says_nothing_of_how_full_it_was(
+    rows: int, is_said: bool, wall: Clock, tmp_path: Path
+) -> None:
+    path = tmp_path / "profile.jsonl"
+    utilization = Utilization(4, wall)
+    utilization.batches_claimed(1)
+    utilization.rows_entered(rows)
+    wall.now += 1
+    ProfileFile(path, utilization, "w", "s").update()
+    shown = io.StringIO()
+    report.show(Figures.read(path), Console(file=shown, width=200))
+    assert f"{rows} rows in 1.0 s" in shown.getvalue()
+    assert ("fewer than the 4 that it takes" in shown.getvalue()) is is_said
 
 
 def test_children_that_never_came_up_leave_an_empty_summary(tmp_path: Path) -> None:

@@ -122,10 +122,12 @@ def _occupancy(engine: Occupancy) -> str:
         name: getattr(engine, f"{name}_seconds") / engine.seconds
         for name in ("fewer", "empty", "dry")
     }
+    # Of fewer rows in all that share is the whole time, and says nothing of the engine.
+    fewer = f"{share['fewer']:.1%} with fewer than the {engine.concurrency:,} that it takes, "
     return (
         f"Engine: {engine.rows:,} rows in {engine.seconds:,.1f} s at work, "
-        f"{engine.row_seconds / engine.seconds:.1f} at a time. Fewer than the "
-        f"{engine.concurrency} that it can run for {share['fewer']:.1%} of that time: "
+        f"{engine.row_seconds / engine.seconds:.1f} at a time. Of that time "
+        f"{fewer if engine.rows >= engine.concurrency else ''}"
         f"{share['empty']:.1%} with none, {share['dry']:.1%} while none was admitted."
     )
 
