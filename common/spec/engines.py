@@ -148,7 +148,8 @@ class TransformersEngineSpec(EngineSection):
         ge=1,
         le=4096,
         description="Size of the first forward passes: 32 tokens for each of so many texts, padding "
-        "included. A pass doubles while that makes it faster, and is halved where memory is too small.",
+        "included. A pass doubles while that makes it faster, and is halved where memory or time is too "
+        "short. Without a GPU passes of several texts stay within 16,384 tokens, or within the first.",
     )
     max_length: int | None = Field(
         None, ge=1, description="Longest text, in tokens; the model's own when absent."

@@ -35,9 +35,6 @@ many short ones a pass has texts of one length or two."""
 SORTED_PASSES = 64
 """Passes whose rows are sorted together at most, which bounds the time that a short row waits for long ones."""
 
-FIRST_TOKENS = 32
-"""Tokens that a text of the first passes is taken to have, padding included."""
-
 
 @dataclass(frozen=True, slots=True)
 class Pass:
@@ -65,7 +62,7 @@ class TransformersEngine:
         self.concurrency = max(SORTED_ROWS, spec.batch_size)
         self._tokenizing = threading.Lock()
         self._queue = RowQueue(self.concurrency, SORTED_PASSES)
-        self._budget = Budget(FIRST_TOKENS * spec.batch_size)
+        self._budget = Budget.first(spec.batch_size, is_on_gpu=model.runs_ahead)
         self._pass_ends_at, self._finished_at = math.inf, -math.inf
         self._died: str | None = None
         threading.Thread(target=self._passes, name="passes", daemon=True).start()
@@ -199,7 +196,7 @@ class TransformersEngine:
             return
         taken = now - max(each.began_at, self._finished_at)
         self._finished_at = now
-        self._budget = self._budget.passed(padded(each.rows), taken)
+        self._budget = self._budget.passed(len(each.rows), padded(each.rows), taken, each.seconds)
         lines: dict[Batch, list[int]] = defaultdict(list)
         for line, row in enumerate(each.rows):
             lines[row.batch].append(line)
