@@ -190,6 +190,34 @@ def test_a_prompt_that_is_not_pooled_and_a_dense_layer_are_honoured(
     engine.close()
 
 
+@pytest.mark.parametrize("default", [None, "q"])
+@pytest.mark.parametrize("feeds_ids", [True, False])
+def test_a_pair_is_scored_behind_the_models_prompt(
+    feeds_ids: bool, default: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = sentence_transformers.CrossEncoder(
+        str(bert(tmp_path / "bert", num_labels=1, initializer_range=0.5)),
+        device="cpu",
+        prompts={"q": "query: "},
+        default_prompt_name=default,
+    )
+    folder = tmp_path / "pairs"
+    made.save_pretrained(str(folder))
+    if not feeds_ids:
+        tokens = engines_transformers.TextModel.__init__.__globals__["Tokens"]
+        monkeypatch.setattr(tokens, "padded", lambda *_: {})
+    library = sentence_transformers.CrossEncoder(str(folder), device="cpu")
+    engine: Any = load(folder, "score")
+    assert (engine._model._constants is not None) is feeds_ids
+    found = answers(engine, SCORE, *PAIRS)
+    theirs = library.predict(list(zip(*PAIRS, strict=True)))
+    assert [each.columns["score"] for each in found] == pytest.approx(list(theirs), abs=1e-5)
+    texts = [("query: " if default else "") + text for text in PAIRS[0]]
+    counts = [len(ids) for ids in library.tokenizer(texts, PAIRS[1])["input_ids"]]
+    assert [each.prompt_tokens for each in found] == counts
+    engine.close()
+
+
 def test_a_folder_without_modules_is_pooled_by_the_mean(
     tmp_path: Path, reference: "SentenceTransformer"
 ) -> None:
@@ -504,21 +532,27 @@ def test_labels_of_a_multi_label_model_do_not_share_their_probability(tmp_path: 
     engine.close()
 
 
-def test_pairs_and_texts_of_a_classifier_share_a_pass(tmp_path: Path) -> None:
-    """A tokenizer with token types tells the model where the second text begins."""
-    reference = transformers.AutoTokenizer.from_pretrained(MINILM)
+def bert(folder: Path, **fields: Any) -> Path:
+    """A BERT with random weights and the tokenizer of MiniLM, which has token types."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(MINILM)
     torch.manual_seed(0)
     config = transformers.BertConfig(
-        vocab_size=len(reference),
+        vocab_size=len(tokenizer),
         hidden_size=64,
         num_hidden_layers=2,
         num_attention_heads=2,
         intermediate_size=64,
-        num_labels=3,
+        **fields,
     )
-    folder = tmp_path / "bert"
     transformers.BertForSequenceClassification(config).save_pretrained(folder)
-    reference.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_pairs_and_texts_of_a_classifier_share_a_pass(tmp_path: Path) -> None:
+    """A tokenizer with token types tells the model where the second text begins."""
+    folder = bert(tmp_path / "bert", num_labels=3)
+    reference = transformers.AutoTokenizer.from_pretrained(folder)
     engine = load(folder, "classify")
     texts = ["a cat", "rain " * 30, "", "x"] * 3
     pairs = ["a small animal", None, "y " * 9, None] * 3

@@ -133,8 +133,7 @@ class SentenceModel(TextModel):
             theirs = self._preprocessed(probes)
         except Exception:  # as with a model that takes no empty text: a pass tells of its rows
             return None
-        sequences = tokens.ids(*zip(*(self._prompted(each) for each in probes), strict=True))
-        ours = tokens.padded(sequences)
+        ours = tokens.padded([ids for row in self._ids(tokens, probes) for ids in row])
         tensors = {name: each for name, each in theirs.items() if isinstance(each, torch.Tensor)}
         if ours.keys() != tensors.keys():
             return None
@@ -146,20 +145,35 @@ class SentenceModel(TextModel):
         """Texts as the library gets them: a short one, an empty one, and one that is too long."""
         return [("A cat.",), ("",), ("an owl " * min(self.longest, MOST_PROBED),)]
 
-    def _prompted(self, texts: Texts) -> Texts:
-        """Texts of one sequence behind the prompt."""
-        return ((self._prompt or "") + texts[0], *texts[1:])
+    def sequences(self, rows: Sequence[Texts]) -> list[tuple[Ids, ...]]:
+        """The sequences that each row becomes."""
+        return self._ids(self._tokens, rows)
 
-    def _preprocessed(self, sequences: Sequence[Texts]) -> dict[str, Any]:
-        """The library's own features of sequences."""
-        texts = [each[0] if len(each) == 1 else list(each) for each in sequences]
+    def _parts(self, texts: Texts) -> list[Texts]:
+        """The texts of each sequence of a row; here, there is one sequence."""
+        return [texts]
+
+    def _ids(self, tokens: Tokens, rows: Sequence[Texts]) -> list[tuple[Ids, ...]]:
+        """The sequences of each row behind the prompt."""
+        parts = [self._parts(texts) for texts in rows]
+        prompt = self._prompt or ""
+        prompted = [(prompt + one, *other) for each in parts for one, *other in each]
+        ids = iter(tokens.ids(*zip(*prompted, strict=True)))
+        return [tuple(next(ids) for _ in each) for each in parts]
+
+    def _preprocessed(self, rows: Sequence[Texts]) -> dict[str, Any]:
+        """The library's own features of the sequences of rows."""
+        parts = [part for texts in rows for part in self._parts(texts)]
+        texts = [each[0] if len(each) == 1 else list(each) for each in parts]
         return dict(self._model.preprocess(texts, prompt=self._prompt))
 
-    def _run(self, texts: Sequence[Texts], sequences: Sequence[Ids]) -> dict[str, Any]:
-        """What the modules make of sequences, of which the library may want the texts."""
+    def _run(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """What the modules make of the sequences of rows, of which the library may want the texts."""
         if self._constants is None:
+            texts = [row.texts for row in rows]
             features = batch_to_device(self._preprocessed(texts), self._device)
         else:
+            sequences = [ids for row in rows for ids in row.sequences]
             features = self._constants | self._features(sequences)
         with torch.inference_mode():
             return dict(self._model(features))
@@ -180,17 +194,13 @@ class Embedder(SentenceModel):
             del model[-1]
         self._width = model.get_embedding_dimension()
 
-    def sequences(self, rows: Sequence[Texts]) -> list[tuple[Ids, ...]]:
+    def _parts(self, texts: Texts) -> list[Texts]:
         """One sequence for each text."""
-        ids = iter(self._tokens.ids([self._prompted((text,))[0] for row in rows for text in row]))
-        return [tuple(next(ids) for _ in row) for row in rows]
+        return [(text,) for text in texts]
 
     def launch(self, rows: Sequence[Row]) -> torch.Tensor:
         """The pooled vectors, one for each sequence."""
-        texts = [(text,) for row in rows for text in row.texts]
-        found: torch.Tensor = self._run(texts, [ids for row in rows for ids in row.sequences])[
-            "sentence_embedding"
-        ]
+        found: torch.Tensor = self._run(rows)["sentence_embedding"]
         return found
 
     def check(self, task: Task) -> None:
@@ -235,7 +245,7 @@ class PairScorer(SentenceModel):
 
     def launch(self, rows: Sequence[Row]) -> torch.Tensor:
         """The score of each pair."""
-        found = self._run([row.texts for row in rows], [row.sequences[0] for row in rows])
+        found = self._run(rows)
         with torch.inference_mode():
             scores: torch.Tensor = self._activation(found["scores"].float())
         return scores.reshape(len(rows), 1)
