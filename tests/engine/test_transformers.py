@@ -3,6 +3,7 @@
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -294,7 +295,10 @@ class Counted:
 
 
 class Ahead(Counted):
-    """A model that goes on computing after a launch, as a GPU does; it tells what was asked of it."""
+    """A model that goes on computing after a launch, pass after pass, as the stream of a GPU does; it tells what
+    was asked of it. A pass begins once the numbers of the one before were handed over: whoever waits for a later
+    pass before that waits for ever.
+    """
 
     runs_ahead = True
 
@@ -302,17 +306,26 @@ class Ahead(Counted):
         super().__init__()
         self.asked: list[tuple[str, list[int]]] = []
         self.lacks_memory_after: int | None = None
+        self.stream = ThreadPoolExecutor(1)
+        self.handed_over = threading.Semaphore(1)
 
     def launch(self, rows: "Sequence[Row]") -> Any:
         found = super().launch(rows)
         self.asked.append(("launch", self.passes[-1]))
-        return found
+
+        def compute() -> Any:
+            assert self.handed_over.acquire(timeout=60)
+            return found
+
+        return self.stream.submit(compute)
 
     def numbers(self, launched: Any) -> Any:
-        self.asked.append(("numbers", launched[:, 0].astype(int).tolist()))
-        if self.lacks_memory_after is not None and len(launched) > self.lacks_memory_after:
+        found = launched.result(60)
+        self.asked.append(("numbers", found[:, 0].astype(int).tolist()))
+        self.handed_over.release()
+        if self.lacks_memory_after is not None and len(found) > self.lacks_memory_after:
             raise torch.OutOfMemoryError("no memory")
-        return launched
+        return found
 
 
 def spec(**fields: Any) -> TransformersEngineSpec:
@@ -361,6 +374,56 @@ def test_a_pass_that_fails_after_its_launch_is_halved_too() -> None:
     found = answers(engine, EMBED, ["a" * length for length in (9, 8, 7, 6, 5, 4, 3)])
     assert [each.columns["length"] for each in found] == [9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0]
     engine.close()
+
+
+def test_a_pass_ahead_is_still_waited_for_where_the_one_before_it_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = Ahead()
+    model.lacks_memory_after = 0
+    engine = engines_transformers.TransformersEngine(model, spec(batch_size=1))
+    seen: list[float] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: seen.append(engine.stalled_seconds()))
+    requests = [Request(n, text="a" * length) for n, length in enumerate((30, 28))]
+    future = engine.start(Work(EMBED, requests, -1.0, lambda *_: None))
+    model.go_on.set()
+    future.result(60)
+    stalled, idle = seen
+    assert stalled > 0, "the pass ahead is over its time"
+    assert idle == 0
+    engine.close()
+
+
+def test_numbers_of_a_gpu_are_copied_behind_their_own_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What would be put into the stream of a GPU, without one."""
+    queued: list[str] = []
+
+    class Event:
+        def synchronize(self) -> None:
+            queued.append("wait")
+
+    class Stream:
+        def record_event(self) -> Event:
+            queued.append("event")
+            return Event()
+
+    launched = engines_transformers.Launched
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())
+    real = torch.Tensor.to
+
+    def to(self: Any, device: Any, **how: Any) -> Any:
+        queued.append(f"copy {how}")
+        return real(self, device)
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    passes = [launched(torch.full((2, 3), each), runs_ahead=True) for each in (1, 2)]
+    found = [each.numbers() for each in passes]
+    copy = "copy {'non_blocking': True}"
+    assert queued == [copy, "event", copy, "event", "wait", "wait"]
+    assert [each.tolist() for each in found] == [[[1.0] * 3] * 2, [[2.0] * 3] * 2]
+    assert found[0].dtype == np.float32
 
 
 def test_a_long_row_waits_for_no_more_rows_than_were_there_before_it() -> None:

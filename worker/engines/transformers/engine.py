@@ -22,7 +22,7 @@ from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines import hub
 from nightshift.worker.engines.protocol import Outcome, Refusal, Work, timed_out
 from nightshift.worker.engines.transformers.budget import Budget
-from nightshift.worker.engines.transformers.models import TextModel, load
+from nightshift.worker.engines.transformers.models import Launched, TextModel, load
 from nightshift.worker.engines.transformers.rows import Batch, Row, RowQueue, Texts, padded
 from nightshift.worker.engines.transformers.tokens import Ids
 
@@ -41,7 +41,7 @@ class Pass:
     """Rows that are computed together since `began_at` (monotonic seconds)."""
 
     rows: list[Row]
-    launched: torch.Tensor
+    launched: Launched
     began_at: float
     seconds: float
     """How long the rows may take."""
@@ -150,7 +150,7 @@ class TransformersEngine:
         while (rows := self._queue.take(self._budget.next, wait=ahead is None)) or ahead:
             under_way = {row.batch for row in (*rows, *(ahead.rows if ahead else ()))}
             try:
-                launched = self._launch(rows)
+                launched = self._launch(rows, ahead)
                 if ahead is not None:
                     self._finish(ahead, launched)
                 ahead = launched
@@ -166,34 +166,36 @@ class TransformersEngine:
                     batch.fail(dead)
                 return
 
-    def _pass(self, rows: list[Row]) -> None:
-        launched = self._launch(rows)
+    def _pass(self, rows: list[Row], other: Pass | None) -> None:
+        launched = self._launch(rows, other)
         if launched is not None:
-            self._finish(launched)
+            self._finish(launched, other)
 
-    def _launch(self, rows: list[Row]) -> Pass | None:
-        """Begins a pass; None where none of the rows is wanted, or where they ended in smaller passes."""
+    def _launch(self, rows: list[Row], other: Pass | None) -> Pass | None:
+        """Begins a pass while the `other` may be under way; None where none of the rows is wanted, or where they
+        ended in smaller passes.
+        """
         rows = _wanted(rows)
         if not rows:
             return None
         if len(rows) > 1 and padded(rows) > self._budget.most:
-            self._halves(rows)
+            self._halves(rows, other)
             return None
         for batch in {row.batch for row in rows}:
             batch.began()
         seconds = max(row.batch.work.row_timeout_seconds for row in rows)
         began_at = time.monotonic()
         self._pass_ends_at = began_at + seconds
-        launched = self._tried(rows, lambda: self._model.launch(rows))
+        launched = self._tried(rows, lambda: self._model.launch(rows), other)
         return None if launched is None else Pass(rows, launched, began_at, seconds)
 
-    def _finish(self, each: Pass, after: Pass | None = None) -> None:
-        """Waits for a pass, and ends its rows; `after` has been launched behind it."""
-        numbers = self._tried(each.rows, lambda: self._model.numbers(each.launched))
-        now = time.monotonic()
-        self._pass_ends_at = math.inf if after is None else now + after.seconds
+    def _finish(self, each: Pass, other: Pass | None = None) -> None:
+        """Waits for a pass, and ends its rows; the `other` goes on."""
+        numbers = self._tried(each.rows, lambda: self._model.numbers(each.launched), other)
         if numbers is None:
             return
+        now = time.monotonic()
+        self._expect(other)
         taken = now - max(each.began_at, self._finished_at)
         self._finished_at = now
         self._budget = self._budget.passed(len(each.rows), padded(each.rows), taken, each.seconds)
@@ -209,9 +211,13 @@ class TransformersEngine:
                 outcomes = self._model.outcomes(batch.work.task, numbers[places], tokens)
             batch.end([row.position for row in rows], outcomes)
 
-    def _tried(self, rows: list[Row], compute: Callable[[], T]) -> T | None:
+    def _expect(self, other: Pass | None) -> None:
+        """From now on the `other` pass is waited for, or none."""
+        self._pass_ends_at = math.inf if other is None else time.monotonic() + other.seconds
+
+    def _tried(self, rows: list[Row], compute: Callable[[], T], other: Pass | None) -> T | None:
         """What is computed. None where that fails or memory is too small: then the rows have run in two
-        halves, and a row that fails alone is refused.
+        halves, and a row that fails alone is refused. The `other` pass goes on.
         """
         why, is_too_large = "", False
         try:
@@ -221,21 +227,21 @@ class TransformersEngine:
         except Exception as error:
             is_too_large = isinstance(error, torch.OutOfMemoryError | MemoryError)
             why = f"the model refused the row: {type(error).__name__}: {error}"
-        self._pass_ends_at = math.inf
+        self._expect(other)
         # Not earlier: the traceback of the error held the memory of the pass.
         if is_too_large:
             self._budget = self._budget.without_memory(padded(rows))
             torch.cuda.empty_cache()
         if len(rows) > 1:
-            self._halves(rows)
+            self._halves(rows, other)
         else:
             rows[0].batch.end([rows[0].position], [Refusal(RowErrorKind.REFUSED, why)])
         return None
 
-    def _halves(self, rows: list[Row]) -> None:
+    def _halves(self, rows: list[Row], other: Pass | None) -> None:
         middle = len(rows) // 2
-        self._pass(rows[:middle])
-        self._pass(rows[middle:])
+        self._pass(rows[:middle], other)
+        self._pass(rows[middle:], other)
 
 
 def _wanted(rows: list[Row]) -> list[Row]:

@@ -30,6 +30,25 @@ MOST_PROBED = 2**14
 """A model that takes more tokens than this is not probed with a text that is too long."""
 
 
+class Launched:
+    """What a pass computes. On a GPU the copy to pinned memory is queued behind this pass, so that no later pass
+    is waited for.
+    """
+
+    def __init__(self, found: torch.Tensor, *, runs_ahead: bool) -> None:
+        self._found = found.float().to("cpu", non_blocking=runs_ahead)
+        self._copied = (
+            torch.cuda.current_stream(found.device).record_event() if runs_ahead else None
+        )
+
+    def numbers(self) -> pooling.Numbers:
+        """Waits for the pass: (sequences, numbers of each), float32."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        numbers: pooling.Numbers = self._found.numpy()
+        return numbers
+
+
 class TextModel(Protocol):
     """A loaded model. `longest` is how many tokens one sequence may have.
 
@@ -70,13 +89,16 @@ class TextModel(Protocol):
         """
         return [(ids,) for ids in self._tokens.ids(*zip(*rows, strict=True))]
 
-    def launch(self, rows: Sequence[Row]) -> torch.Tensor:
+    def launch(self, rows: Sequence[Row]) -> Launched:
         """Begins a forward pass. A GPU may still compute when this returns."""
+        return Launched(self._computed(rows), runs_ahead=self.runs_ahead)
 
-    def numbers(self, launched: torch.Tensor) -> pooling.Numbers:
+    def _computed(self, rows: Sequence[Row]) -> torch.Tensor:
+        """The forward pass: on the device, (rows or sequences, numbers of each)."""
+
+    def numbers(self, launched: Launched) -> pooling.Numbers:
         """Waits for a pass: (rows, numbers of each), float32."""
-        found: pooling.Numbers = launched.float().cpu().numpy()
-        return found
+        return launched.numbers()
 
     def check(self, task: Task) -> None:
         """JobRefused when the task asks for what this model does not have; here, never."""
@@ -198,7 +220,7 @@ class Embedder(SentenceModel):
         """One sequence for each text."""
         return [(text,) for text in texts]
 
-    def launch(self, rows: Sequence[Row]) -> torch.Tensor:
+    def _computed(self, rows: Sequence[Row]) -> torch.Tensor:
         """The pooled vectors, one for each sequence."""
         found: torch.Tensor = self._run(rows)["sentence_embedding"]
         return found
@@ -218,7 +240,7 @@ class Embedder(SentenceModel):
 class CosineScorer(Embedder):
     """Pairs by the cosine of their embeddings."""
 
-    def numbers(self, launched: torch.Tensor) -> pooling.Numbers:
+    def numbers(self, launched: Launched) -> pooling.Numbers:
         """The cosine of each pair."""
         vectors = super().numbers(launched)
         return pooling.cosines(vectors[::2], vectors[1::2])
@@ -243,7 +265,7 @@ class PairScorer(SentenceModel):
         texts = super()._probes()
         return [(*one, *other) for one, other in zip(texts, reversed(texts), strict=True)]
 
-    def launch(self, rows: Sequence[Row]) -> torch.Tensor:
+    def _computed(self, rows: Sequence[Row]) -> torch.Tensor:
         """The score of each pair."""
         found = self._run(rows)
         with torch.inference_mode():
@@ -287,14 +309,14 @@ class Classifier(TextModel):
         self._is_multi_label = config.problem_type == "multi_label_classification"
         self.labels = pooling.label_names(config.id2label)
 
-    def launch(self, rows: Sequence[Row]) -> torch.Tensor:
+    def _computed(self, rows: Sequence[Row]) -> torch.Tensor:
         """The logit of each label."""
         features = self._features([row.sequences[0] for row in rows])
         with torch.inference_mode():
             logits: torch.Tensor = self._model(**features).logits
         return logits
 
-    def numbers(self, launched: torch.Tensor) -> pooling.Numbers:
+    def numbers(self, launched: Launched) -> pooling.Numbers:
         """The probability of each label."""
         return pooling.probabilities(super().numbers(launched), is_multi_label=self._is_multi_label)
 
