@@ -27,6 +27,7 @@ from nightshift.common.states import RowErrorKind
 from nightshift.producer.estimate.prompt_lengths import measure_prompts
 from nightshift.worker import engines
 from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
+from nightshift.worker.window import Window
 from tests.engine.contract import ask
 from tests.support.lazy import Lazy
 
@@ -433,7 +434,7 @@ def test_a_long_row_waits_for_no_more_rows_than_were_there_before_it() -> None:
 
     def row(position: int, length: int) -> Any:
         ids = np.zeros(length, np.int32)
-        return engines_transformers.Row(batch, position, ("x",), ((ids,),))
+        return engines_transformers.Row(batch, position, ((ids,),))
 
     queue.add([row(n, length) for n, length in enumerate([3, 9, 1, 5, 90, 80, 70, 60, 50])])
     taken: list[list[int]] = []
@@ -442,13 +443,19 @@ def test_a_long_row_waits_for_no_more_rows_than_were_there_before_it() -> None:
     assert taken == [[9], [5, 3], [1], [90], [80], [70], [60], [50]]
 
 
+def test_a_child_holds_no_more_rows_than_are_sorted_together() -> None:
+    engine = engines_transformers.TransformersEngine(Counted(), spec(batch_size=4096))
+    assert Window.of_engine(engine.concurrency).rows == engines_transformers.SORTED_ROWS
+    engine.close()
+
+
 def test_rows_that_come_while_the_window_has_room_join_it() -> None:
     queue = engines_transformers.RowQueue(4, 64)
     batch = engines_transformers.Batch(Work(EMBED, [Request(n) for n in range(9)], 60, print))
 
     def rows(*lengths: int) -> list[Any]:
         made = [(np.zeros(length, np.int32),) for length in lengths]
-        return [engines_transformers.Row(batch, 0, ("x",), (ids,)) for ids in made]
+        return [engines_transformers.Row(batch, 0, (ids,)) for ids in made]
 
     def take() -> list[int]:
         return [each.longest for each in queue.take(10, wait=False)]
@@ -465,12 +472,18 @@ def test_rows_that_take_many_passes_are_sorted_fewer_at_a_time() -> None:
     batch = engines_transformers.Batch(Work(EMBED, [Request(n) for n in range(6)], 60, print))
     lengths = [5, 10, 5, 10, 5, 10]
     rows = [
-        engines_transformers.Row(batch, n, ("x",), ((np.zeros(length, np.int32),),))
+        engines_transformers.Row(batch, n, ((np.zeros(length, np.int32),),))
         for n, length in enumerate(lengths)
     ]
     queue.add(rows)
     taken = [[each.longest for each in queue.take(10, wait=False)] for _ in range(5)]
     assert taken == [[10], [5, 5], [10], [10], [5]]
+
+
+def test_a_row_keeps_no_ids_of_other_rows(embedder: Engine) -> None:
+    model: Any = embedder._model  # type: ignore[attr-defined]
+    sequences = model.sequences([("a cat",), ("rain " * 40,)])
+    assert all(array.base is None for row in sequences for ids in row for array in ids)
 
 
 def test_a_row_that_fails_alone_is_refused_alone() -> None:

@@ -23,7 +23,14 @@ from nightshift.worker.engines import hub
 from nightshift.worker.engines.protocol import Outcome, Refusal, Work, timed_out
 from nightshift.worker.engines.transformers.budget import Budget
 from nightshift.worker.engines.transformers.models import Launched, TextModel, load
-from nightshift.worker.engines.transformers.rows import Batch, Row, RowQueue, Texts, padded
+from nightshift.worker.engines.transformers.rows import (
+    Batch,
+    Row,
+    RowQueue,
+    Texts,
+    padded,
+    texts_of,
+)
 from nightshift.worker.engines.transformers.tokens import Ids
 
 T = TypeVar("T")
@@ -48,7 +55,7 @@ class Pass:
 
 
 class TransformersEngine:
-    """`concurrency` is the rows that are sorted together."""
+    """`concurrency` is half the rows that are sorted together, since a child holds twice as many."""
 
     name = "transformers"
     version = transformers.__version__
@@ -59,9 +66,9 @@ class TransformersEngine:
         self.revision = model.revision
         self.cache_tokens: int | None = None
         self.code: Mapping[str, str] = {}
-        self.concurrency = max(SORTED_ROWS, spec.batch_size)
+        self.concurrency = SORTED_ROWS // 2
         self._tokenizing = threading.Lock()
-        self._queue = RowQueue(self.concurrency, SORTED_PASSES)
+        self._queue = RowQueue(SORTED_ROWS, SORTED_PASSES)
         self._budget = Budget.first(spec.batch_size, is_on_gpu=model.runs_ahead)
         self._pass_ends_at, self._finished_at = math.inf, -math.inf
         self._died: str | None = None
@@ -107,10 +114,7 @@ class TransformersEngine:
 
     def _rows(self, batch: Batch) -> list[Row]:
         """The rows that can be computed. The others are refused."""
-        texts: list[Texts] = [
-            (one.text,) if one.text_pair is None else (one.text, one.text_pair)
-            for one in batch.work.requests
-        ]
+        texts = [texts_of(one) for one in batch.work.requests]
         # HF's fast tokenizers are not safe for two threads at once.
         with self._tokenizing:
             sequences = self._sequences(texts)
@@ -122,7 +126,7 @@ class TransformersEngine:
                 message = f"the tokenizer refused the text: {found}"
                 refused[position] = Refusal(RowErrorKind.REFUSED, message)
                 continue
-            row = Row(batch, position, texts[position], found)
+            row = Row(batch, position, found)
             if row.longest > longest:
                 message = (
                     f"the text has {row.longest} tokens, the model takes {longest} "

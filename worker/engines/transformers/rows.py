@@ -7,11 +7,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from nightshift.common.telemetry.metrics import Stage
-from nightshift.worker.engines.protocol import Outcome, Work
+from nightshift.worker.engines.protocol import Outcome, Request, Work
 from nightshift.worker.engines.transformers.tokens import Ids
 
 Texts = tuple[str, ...]
 """The text of a row, or its pair of texts."""
+
+
+def texts_of(request: Request) -> Texts:
+    """The text of a request, or its pair of texts."""
+    one, other = request.text, request.text_pair
+    return (one,) if other is None else (one, other)
 
 
 @dataclass(slots=True, eq=False)
@@ -76,12 +82,16 @@ class Row:
 
     batch: Batch
     position: int
-    texts: Texts
     sequences: tuple[Ids, ...]
     longest: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.longest = max(len(ids) for ids, *_ in self.sequences)
+
+    @property
+    def texts(self) -> Texts:
+        """The row's text, or its pair of texts."""
+        return texts_of(self.batch.work.requests[self.position])
 
     @property
     def tokens(self) -> int:

@@ -59,7 +59,7 @@ FOUND = ("input_ids", "attention_mask")
 
 
 def _arrays(lists: Sequence[list[int]]) -> list[npt.NDArray[np.int32]]:
-    """Each list as a part of one array."""
+    """Each list as an array of its own, since rows of a batch end at different times."""
     ends = np.cumsum([len(each) for each in lists])
     flat = np.fromiter(chain.from_iterable(lists), np.int32, int(ends[-1]))
-    return np.split(flat, ends[:-1])
+    return [each.copy() for each in np.split(flat, ends[:-1])]
