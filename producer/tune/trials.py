@@ -32,7 +32,8 @@ MOST_BATCH_ROWS = 1_000_000
 class Candidate:
     """Arguments that are tried, the rows/s of an engine with each number of rows, the trials with them, and why
     a trial did not come to its end. `agreement` is that of its answers with those of the spec's own arguments;
-    `changed` are the arguments that may change answers.
+    `changed` are the arguments that may change answers. `greedy` are the trials with the likeliest answers,
+    None for one that did not come to its end.
     """
 
     args: Mapping[str, Any]
@@ -40,7 +41,7 @@ class Candidate:
     problem: str | None = None
     changed: Mapping[str, Any] = field(default_factory=dict)
     jobs: dict[int, Job] = field(default_factory=dict)
-    greedy: dict[int, Job] = field(default_factory=dict)
+    greedy: dict[int, Job | None] = field(default_factory=dict)
     agreement: Agreement | None = None
 
     @property
@@ -166,12 +167,14 @@ class Trials:
         if not self.is_sampled:
             return candidate.jobs[rows]
         if rows not in candidate.greedy:
+            if self.is_budget_spent():
+                self.console.print("answers are not compared: limits.budget is spent")
+                return None
             self.console.print("the same rows at temperature 0, to compare answers", markup=False)
             job, ran, problem = self._tried(candidate, self.asked[rows], greedy=True)
             if ran is None:
                 self.console.print(f"answers are not compared: {problem}", markup=False)
-                return None
-            candidate.greedy[rows] = job
+            candidate.greedy[rows] = None if ran is None else job
         return candidate.greedy[rows]
 
     def compare(self, candidate: Candidate, own: Candidate, rows: int) -> None:

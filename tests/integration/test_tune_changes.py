@@ -138,10 +138,18 @@ def pool(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Pool:
     return made
 
 
-def spec_of(folder: Path, **sampling: Any) -> JobSpec:
+def spec_of(
+    folder: Path,
+    args: Mapping[str, Any] | None = None,
+    budget: float | None = None,
+    **sampling: Any,
+) -> JobSpec:
     data = auto_spec(folder).model_dump(mode="json", by_alias=True, exclude_unset=True)
-    data["engine"] = {"backend": "vllm", "model": "org/model"}
+    data["engine"] = {"backend": "vllm", "model": "org/model", "args": dict(args or {})}
     data["task"]["sampling"] = {"max_tokens": 4, **sampling}
+    if budget is not None:
+        data["engine"]["price_per_hour"] = 3600
+        data["limits"] = {"budget": budget}
     return parse_spec(data, "test")
 
 
@@ -269,6 +277,55 @@ def test_answers_of_a_sampled_job_are_compared_at_temperature_0(
     assert [each.spec.task.sampling.temperature for each in (fp8, greedy, own)] == [0.7, 0, 0]  # type: ignore[union-attr]
     assert fp8.spec.engine_key == greedy.spec.engine_key  # which is loaded already
     assert said.count("at temperature 0, to compare") == 2
+
+
+SAMPLED = {"quantization": [None], "speculative_config": [None]}
+
+
+def test_a_budget_that_ends_before_answers_are_compared_keeps_what_was_found(
+    pool: Pool, ledger: Ledger, tmp_path: Path
+) -> None:
+    """Once the trial to compare answers had a budget of less than nothing, and nothing was kept."""
+    tuned(spec_of(tmp_path / "known", temperature=0.7), **SAMPLED)
+    *_, fp8, _, _ = pool.ran
+    with ledger.transaction() as connection:
+        before = f"SELECT sum(engine_microseconds) / 1e6 FROM job_spending WHERE job_id < {fp8.id}"
+        spent = float(connection.exec_driver_sql(before).scalar() or 0)
+    made, said = tuned(
+        spec_of(tmp_path / "dear", budget=spent + 0.01, temperature=0.7), 0.0, **SAMPLED
+    )
+    assert made.candidates[-1].changed == KV
+    assert made.candidates[-1].rates
+    assert "answers are not compared: limits.budget is spent" in said
+    assert (kept(ledger).args, kept(ledger).rounds, made.offered) == (SAFE, 2, None)
+
+
+def test_answers_of_the_spec_that_cannot_be_had_are_asked_for_once(
+    pool: Pool, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = pool.start
+
+    def broken(spec: JobSpec, rows: int, batches: int) -> tuple[Job, pilot.Unreadable]:
+        job, bad = start(spec, rows, batches)
+        is_own = isinstance(spec.engine, VllmEngineSpec) and not spec.engine.args
+        if is_own and isinstance(spec.task, GenerateTask) and not spec.task.sampling.temperature:
+            with ledger.transaction() as connection:
+                connection.exec_driver_sql(
+                    f"UPDATE jobs SET state = 'failed', reason = 'no memory' WHERE id = {job.id}"
+                )
+                found = jobs.get(connection, job.id)
+            assert found is not None
+            asked.append(found)
+            return found, bad
+        return job, bad
+
+    asked: list[Job] = []
+    monkeypatch.setattr(pool, "start", broken)
+    named = {**SAMPLED, "kv_cache_dtype": ["fp8", "fp8_e5m2"]}
+    made, said = tuned(spec_of(tmp_path, temperature=0.7), 0.0, **named)
+    assert len(asked) == 1
+    assert said.count("answers are not compared: no memory") == 1
+    assert (kept(ledger).args, made.offered) == (SAFE, None)
 
 
 def test_a_trial_whose_parts_are_gone_is_not_compared_and_not_kept(
