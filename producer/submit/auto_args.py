@@ -113,7 +113,12 @@ def _rule(found: Tuning, slots: Mapping[str, int], *, is_here: bool) -> str:
 
 
 def _caution(found: Tuning) -> str:
-    if not found.changed:
-        return ""
-    measured = found.detail.get("said", "the agreement is not known")
-    return f"; {as_text(found.changed)} may change answers: {measured}"
+    said = ""
+    if found.changed:
+        measured = found.detail.get("said", "the agreement is not known")
+        said = f"; {as_text(found.changed)} may change answers: {measured}"
+    if found.of_spec:
+        said += f"; {as_text(found.of_spec)} of the spec that was tuned may change answers, not compared"
+    if found.left_out:
+        said += f"; {as_text(found.left_out)} of the spec that was tuned may change answers, and is left out"
+    return said

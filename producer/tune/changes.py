@@ -55,6 +55,26 @@ They may change the order of sums, as each other mixture of rows in a step does,
 named here counts as an argument that may change answers: also speculation, which is lossless in exact
 arithmetic, since it checks several tokens in one pass, by other kernels, and draws other samples."""
 
+FEWER_BITS = frozenset(
+    [
+        "kv_cache_dtype",
+        "quantization",
+        "quantization_config",
+        "dtype",
+        "mamba_cache_dtype",
+        "mamba_ssm_cache_dtype",
+        "speculative_config",
+        "spec_method",
+        "spec_model",
+        "spec_tokens",
+    ]
+)
+"""Arguments that are faster since they compute with fewer bits, or since they speculate. Other arguments of a
+spec, such as max_model_len, say which model is meant and what it reads."""
+
+MOST_BITS = ("float", "float32")
+"""Values of dtypes that take no bits away."""
+
 NEUTRAL: Mapping[str, Any] = {
     "kv_cache_dtype": "auto",
     "dtype": "auto",
@@ -149,6 +169,15 @@ def changed(own: Mapping[str, Any], args: Mapping[str, Any]) -> dict[str, Any]:
     values = {name: (_value(own, name), _value(args, name)) for name in names}
     return {
         name: new for name, (old, new) in values.items() if name not in KEEP_ANSWERS and new != old
+    }
+
+
+def cheaper(own: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a spec that make it faster and may change answers."""
+    return {
+        name: value
+        for name, value in changed({}, own).items()
+        if name in FEWER_BITS and value not in MOST_BITS
     }
 
 

@@ -44,7 +44,7 @@ def tune(
             metavar="SHARE",
             help="Keep arguments that may change answers, such as kv_cache_dtype, if at least this share "
             "of the answers (0 to 1) is equal to those of the spec's own arguments. Without it none of "
-            "these is kept.",
+            "these is kept for args: auto, nor those of the spec itself.",
             show_default=False,
         ),
     ] = None,

@@ -17,7 +17,8 @@ def as_json(tuned: Tuned) -> dict[str, Any]:
         "model": tuned.model,
         "task": tuned.task,
         "hardware": tuned.hardware,
-        "kept": None if tuned.best is None else without_secrets(tuned.best.args),
+        "kept": None if tuned.for_auto is None else without_secrets(tuned.for_auto),
+        "left_out": without_secrets(tuned.left_out),
         "gain": tuned.gain,
         "offered": None if tuned.offered is None else _offer_as_json(tuned),
         "tried": [
@@ -74,7 +75,11 @@ def _kept(tuned: Tuned) -> str:
         said = f"Kept: {as_text(best.args)}, {tuned.gain:.2f} times the rows/s of the spec's own"
     if best.changed:
         said += f"; {as_text(best.changed)} may change answers, {best.agreement}"
-    return f"{said}, for {tuned.model}, {tuned.task}, on {tuned.hardware}. `engine.args: auto` uses them."
+    but = (
+        f", but for {as_text(tuned.left_out)}: --min-agreement allows it" if tuned.left_out else ""
+    )
+    where = f"for {tuned.model}, {tuned.task}, on {tuned.hardware}"
+    return f"{said}, {where}. `engine.args: auto` uses them{but}."
 
 
 def _offer(tuned: Tuned) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
@@ -13,7 +13,7 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.engines import tunings
 from nightshift.common.ledger.engines.tunings import Tuning
 from nightshift.common.settings import Settings
-from nightshift.common.spec import JobSpec, VllmEngineSpec
+from nightshift.common.spec import GenerateTask, JobSpec, VllmEngineSpec
 from nightshift.common.text import first_few
 from nightshift.producer.estimate.pilot_place import PilotPlace, pilots
 from nightshift.producer.submit import auto_args
@@ -32,7 +32,8 @@ CPU = re.compile(r"\d+ CPU cores")
 class Tuned:
     """What was tried, the spec's own arguments first, and which was fastest, on which hardware; `best`
     is None where no trial came to its end. `offered` would be faster and may change answers, which nobody
-    allowed.
+    allowed. `rows_of` says whose rows ran. `left_out` are arguments of the spec that may change answers, and
+    that nobody allowed for other jobs.
     """
 
     candidates: Sequence[Candidate]
@@ -40,7 +41,16 @@ class Tuned:
     hardware: str
     model: str
     task: str
+    rows_of: str
     offered: Candidate | None = None
+    left_out: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def for_auto(self) -> dict[str, Any] | None:
+        """What `args: auto` stands for from now on; None where nothing is kept."""
+        if self.best is None:
+            return None
+        return {name: each for name, each in self.best.args.items() if name not in self.left_out}
 
     @property
     def gain(self) -> float | None:
@@ -105,7 +115,11 @@ def tune(
                 best, offered = try_changes(found, best, trials, search_of.further, min_agreement)
         finally:
             trials.report_left()
-        tuned = Tuned(found, best, hardware, engine.model, spec.task.kind, offered)
+        left_out = changes.cheaper(engine.args) if min_agreement is None else {}
+        rows_of = f"{spec.name}, {form_of(spec)}"
+        tuned = Tuned(
+            found, best, hardware, engine.model, spec.task.kind, rows_of, offered, left_out
+        )
         _keep(place.ledger, tuned, trials.rounds)
         return tuned
 
@@ -255,27 +269,41 @@ def _steps(found: Sequence[Candidate], there: int, rows: int | None) -> list[Run
 
 
 def _keep(ledger: Ledger, tuned: Tuned, rounds: int) -> None:
-    if tuned.best is None:
+    if tuned.best is None or tuned.for_auto is None:
         return
     _, rate = tuned.best.last
     with ledger.transaction() as connection:
-        kept = Tuning(tuned.hardware, tuned.best.args, rate, detail=detail(tuned, rounds))
+        kept = Tuning(tuned.hardware, tuned.for_auto, rate, detail=detail(tuned, rounds))
         tunings.keep(connection, tuned.model, tuned.task, kept)
 
 
 def detail(tuned: Tuned, rounds: int) -> dict[str, Any]:
     """What the ledger keeps beside the arguments, after a round with so many before."""
-    best = tuned.best
+    best, own = tuned.best, tuned.candidates[0].args
     found: dict[str, Any] = {}
+    if best is not None and (of_spec := changes.cheaper(own)):
+        found["of_spec"] = {
+            name: each for name, each in of_spec.items() if name not in best.changed
+        }
     if best is not None and best.changed and best.agreement is not None:
-        own = tuned.candidates[0].args
-        found = {
+        found |= {
             "changed": dict(best.changed),
             "own": {name: own[name] for name in best.changed if name in own},
             "agreement": best.agreement.as_json(),
-            "said": f"{best.agreement} to those of the arguments that were tuned",
+            "said": f"{best.agreement} to those of the arguments that were tuned, measured on the rows of "
+            f"{tuned.rows_of}",
         }
     return found if tuned.offered is None else {**found, "offered": rounds}
+
+
+def form_of(spec: JobSpec) -> str:
+    """The form of a job's answers in a word or two."""
+    task = spec.task
+    if not isinstance(task, GenerateTask):
+        return task.kind
+    forms = {"choice": "choice", "json_schema": "JSON", "regex": "regex", "grammar": "grammar"}
+    found = (said for name, said in forms.items() if getattr(task.output, name, None) is not None)
+    return next(found, "free text")
 
 
 def rounds_of(before: Tuning | None, min_agreement: float | None) -> int:

@@ -153,6 +153,17 @@ def spec_of(
     return parse_spec(data, "test")
 
 
+def auto_job(ledger: Ledger, folder: Path, out: str) -> tuple[Mapping[str, Any], str]:
+    """The arguments of a new job with args: auto, and what its submit says of them."""
+    done = submit(ledger, auto_spec(folder, out), Settings())
+    with ledger.transaction() as connection:
+        job = jobs.get(connection, done.job_id)
+    assert job is not None
+    assert isinstance(job.spec.engine, VllmEngineSpec)
+    [remark] = [each for each in done.remarks if "auto stands for" in each]
+    return job.spec.engine.args, remark
+
+
 def tuned(spec: JobSpec, least: float | None = None, **named: list[Any]) -> tuple[Tuned, str]:
     console = Console(width=400)
     with console.capture() as said:
@@ -214,12 +225,11 @@ def test_what_may_change_answers_is_measured_and_left_until_the_user_allows_it(
     assert kept(ledger).detail["agreement"] == {"rows": 40, "equal": 0.45, "by": "answers"}
     assert made.offered is None
 
-    done = submit(ledger, auto_spec(tmp_path, "auto"), Settings())
-    [remark] = [each for each in done.remarks if "auto stands for" in each]
+    _, remark = auto_job(ledger, tmp_path, "auto")
     assert (
-        "quantization=fp8 kv_cache_dtype=fp8 may change answers: 45.0 % of 40 equal to those"
-        in remark
-    )
+        "quantization=fp8 kv_cache_dtype=fp8 may change answers: 45.0 % of 40 equal to those of the "
+        "arguments that were tuned, measured on the rows of auto, free text"
+    ) in remark
 
     # A round that left nothing is over: its trials run again.
     trials = len(pool.ran)
@@ -277,6 +287,35 @@ def test_answers_of_a_sampled_job_are_compared_at_temperature_0(
     assert [each.spec.task.sampling.temperature for each in (fp8, greedy, own)] == [0.7, 0, 0]  # type: ignore[union-attr]
     assert fp8.spec.engine_key == greedy.spec.engine_key  # which is loaded already
     assert said.count("at temperature 0, to compare") == 2
+
+
+def test_what_a_spec_says_itself_is_for_other_jobs_by_the_users_word_alone(
+    pool: Pool, ledger: Ledger, tmp_path: Path
+) -> None:
+    own = {"max_model_len": 128, "kv_cache_dtype": "fp8_e5m2", "dtype": "float32"}
+    stays = {"max_model_len": 128, "dtype": "float32"}
+    no_more = {"quantization": [None], "speculative_config": [None]}
+    made, said = tuned(spec_of(tmp_path, own), **no_more)
+    assert made.best is not None
+    assert made.best.args == {**SAFE, **own}  # which the rates are of
+    assert kept(ledger).args == {**SAFE, **stays}
+    assert "uses them, but for kv_cache_dtype=fp8_e5m2: --min-agreement allows" in said
+    assert table.as_json(made)["kept"] == {**SAFE, **stays}
+    args, remark = auto_job(ledger, tmp_path, "first")
+    assert args == {**SAFE, **stays}
+    assert (
+        "kv_cache_dtype=fp8_e5m2 of the spec that was tuned may change answers, and is left out"
+        in remark
+    )
+
+    tuned(spec_of(tmp_path, own), 0.9, **no_more)
+    assert kept(ledger).args == {**SAFE, **own}
+    args, remark = auto_job(ledger, tmp_path, "second")
+    assert args == {**SAFE, **own}
+    assert (
+        "kv_cache_dtype=fp8_e5m2 of the spec that was tuned may change answers, not compared"
+        in remark
+    )
 
 
 SAMPLED = {"quantization": [None], "speculative_config": [None]}

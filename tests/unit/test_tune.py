@@ -62,7 +62,7 @@ def test_a_search_ends_with_the_fastest_and_a_trial_that_breaks_is_a_result() ->
     assert trials.ran[:5] == [(5, 10), (1, 10), (2, 10), (9, 10), (7, 10)]
     assert sorted(trials.ran[5:]) == [(5, 30), (7, 30), (9, 30)]
     assert found[2].problem == "out of memory at 2"
-    made = Tuned(found, best, "2 CPU cores", "m", "generate")
+    made = Tuned(found, best, "2 CPU cores", "m", "generate", "reviews, choice")
     assert made.gain == pytest.approx(9 / 5)
     told = table.as_json(made)
     assert (told["kept"], told["tried"][3]["rows_per_second"]) == ({"speed": 9}, {10: 9.0, 30: 9.0})
@@ -102,7 +102,14 @@ def test_where_the_budget_ends_the_fastest_of_the_last_whole_step_is_kept(
 
 def test_without_a_trial_that_ran_the_table_and_the_reason_are_shown() -> None:
     found = candidates(1, 2, broken=[1, 2])
-    made = Tuned(found, search(found, KnownTrials(), [halving.Rung(2, 30)]), "h", "m", "generate")
+    made = Tuned(
+        found,
+        search(found, KnownTrials(), [halving.Rung(2, 30)]),
+        "h",
+        "m",
+        "generate",
+        "reviews, choice",
+    )
     assert (made.best, made.gain, table.as_json(made)["kept"]) == (None, None, None)
     text = shown(made)
     assert "out of memory at 2" in text
@@ -114,7 +121,7 @@ def test_without_a_trial_that_ran_the_table_and_the_reason_are_shown() -> None:
 def test_secrets_among_the_arguments_are_not_shown() -> None:
     secret = {"hf_token": "hf_abc", "loader": {"api_key": "sk-1"}, "max_num_batched_tokens": 2048}
     own, best = Candidate({}, {1: 1.0}), Candidate(secret, {1: 2.0})
-    made = Tuned([own, best], best, "h", "m", "generate")
+    made = Tuned([own, best], best, "h", "m", "generate", "reviews, choice")
     for text in (shown(made), str(table.as_json(made))):
         assert "hf_abc" not in text
         assert "sk-1" not in text

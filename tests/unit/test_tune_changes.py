@@ -11,12 +11,14 @@ from rich.console import Console
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger.engines.tunings import Tuning
 from nightshift.common.permits.vllm_arguments import OPERATOR, PLAIN, RUNS_CODE
+from nightshift.common.spec import parse_spec
 from nightshift.producer.tune import changes, commands, table
 from nightshift.producer.tune.agreement import Agreement, agreement
 from nightshift.producer.tune.trials import Candidate, Trials, greedy_task
 from nightshift.producer.tune.tune import (
     Tuned,
     detail,
+    form_of,
     rounds_of,
     try_changes,
     try_sizes,
@@ -113,6 +115,23 @@ def test_what_is_tried(
     assert found.first == [base, *({**base, **each} for each in first)]
     assert found.further == further
     assert [each.split()[0] for each in found.left_out] == left_out
+
+
+@pytest.mark.parametrize(
+    ("own", "cheaper"),
+    [
+        ({**KV, **WEIGHTS, **SPECULATION, **SIZES}, {**KV, **WEIGHTS, **SPECULATION}),
+        ({"dtype": "float16"}, {"dtype": "float16"}),
+        # As many bits as there are, and the same as no value.
+        ({"dtype": "float32", "kv_cache_dtype": "auto", "quantization": None}, {}),
+        # Which model is meant, and how far it reads.
+        ({"max_model_len": 128, "hf_overrides": {"num_labels": 2}, "hf_token": "hf_abc"}, {}),
+    ],
+)
+def test_which_arguments_of_a_spec_make_it_faster_and_may_change_answers(
+    own: dict[str, Any], cheaper: dict[str, Any]
+) -> None:
+    assert changes.cheaper(own) == cheaper
 
 
 def test_a_search_without_names_has_nine_sizes_and_few_loads() -> None:
@@ -267,7 +286,15 @@ def test_a_larger_step_is_kept_where_it_is_faster() -> None:
 
 
 def tuned(best: Candidate, offered: Candidate | None, *others: Candidate) -> Tuned:
-    return Tuned([Candidate({}, {30: 100.0}), *others], best, "h", "m", "generate", offered)
+    return Tuned(
+        [Candidate({}, {30: 100.0}), *others],
+        best,
+        "h",
+        "m",
+        "generate",
+        "reviews, choice",
+        offered,
+    )
 
 
 def shown(made: Tuned) -> str:
@@ -302,6 +329,7 @@ def test_what_is_kept_by_the_users_word_says_how_far_it_agrees() -> None:
     kept = detail(made, 4)
     assert (kept["changed"], kept["agreement"]["equal"]) == (KV, 0.9667)
     assert "offered" not in kept
+    assert kept["said"].endswith("tuned, measured on the rows of reviews, choice")
     assert kept["own"] == {}
     assert Tuning("h", best.args, 1.0, detail=kept).changed == KV
     # A tuning of an older release keeps other arguments, and does not know the detail.
@@ -399,6 +427,34 @@ def test_vectors_agree_by_their_cosine() -> None:
 )
 def test_a_task_without_its_samples(task: dict[str, Any], greedy: dict[str, Any]) -> None:
     assert greedy_task(task) == greedy
+
+
+@pytest.mark.parametrize(
+    ("task", "form"),
+    [
+        ({"kind": "generate", "prompt": "{{ text }}"}, "free text"),
+        ({"kind": "generate", "prompt": "{{ text }}", "output": {"choice": ["a", "b"]}}, "choice"),
+        (
+            {
+                "kind": "generate",
+                "prompt": "{{ text }}",
+                "output": {"json_schema": {"type": "object"}},
+            },
+            "JSON",
+        ),
+        ({"kind": "generate", "prompt": "{{ text }}", "output": {"regex": "a+"}}, "regex"),
+        ({"kind": "embed", "text": "{{ text }}"}, "embed"),
+    ],
+)
+def test_the_form_of_the_answers_that_were_measured(task: dict[str, Any], form: str) -> None:
+    data = {
+        "name": "form",
+        "engine": {"backend": "vllm", "model": "org/model"},
+        "input": {"uri": "in", "format": "parquet"},
+        "output": {"uri": "out"},
+        "task": task,
+    }
+    assert form_of(parse_spec(data, "test")) == form
 
 
 @pytest.mark.parametrize("share", ["-0.1", "1.01", "98", "nan"])

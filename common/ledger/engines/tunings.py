@@ -20,8 +20,9 @@ class Tuning:
     often it was tuned there.
 
     Where arguments may change answers, `detail` has them under `changed`, what the spec had in their place under
-    `own`, and under `agreement` what `nightshift tune` measured. Where faster arguments were left since they may change answers, `offered` is the
-    number of rounds before that one.
+    `own`, and under `agreement` what `nightshift tune` measured; `of_spec` are those that the spec had, kept or left
+    out. Where faster arguments were left since they may change answers, `offered` is the number of rounds before
+    that one.
     """
 
     hardware: str
@@ -36,6 +37,18 @@ class Tuning:
         changed: Mapping[str, Any] = self.detail.get("changed", {})
         # A tuning by an older release keeps other arguments and leaves the detail as it is.
         return changed if changed.items() <= dict(self.args).items() else {}
+
+    @property
+    def of_spec(self) -> Mapping[str, Any]:
+        """What the tuned spec had of arguments that may change answers, as far as it is kept."""
+        own = self.detail.get("of_spec", {}).items()
+        return {name: each for name, each in own if self.args.get(name) == each}
+
+    @property
+    def left_out(self) -> Mapping[str, Any]:
+        """What the tuned spec had of arguments that may change answers, and what nobody allowed for other jobs."""
+        own = self.detail.get("of_spec", {}).items()
+        return {name: each for name, each in own if name not in self.args}
 
 
 @dataclass(frozen=True, slots=True)
