@@ -41,8 +41,6 @@ KEEP_ANSWERS = frozenset(
         "disable_custom_all_reduce",
         "max_parallel_loading_workers",
         "enforce_eager",
-        "compilation_config",
-        "optimization_level",
         "max_cudagraph_capture_size",
         "cudagraph_capture_sizes",
         "mm_processor_cache_gb",
@@ -123,10 +121,16 @@ class Search:
 
 
 def search_of(
-    base: Mapping[str, Any], named: Mapping[str, Sequence[Any]], kind: str, *, on_gpu: bool
+    base: Mapping[str, Any],
+    named: Mapping[str, Sequence[Any]],
+    kind: str,
+    *,
+    on_gpu: bool,
+    is_quantised: bool = False,
 ) -> Search:
     """What is tried for a spec with the arguments `base` and a task of this kind; `named` are the values
-    that somebody wants to be tried. BadInput for nothing to compare, and for too many combinations.
+    that somebody wants to be tried. `is_quantised` says that the checkpoint is. BadInput for nothing to compare,
+    and for too many combinations.
     """
     plain = {name: values for name, values in named.items() if name in KEEP_ANSWERS}
     first = halving.candidates(base, {**halving.TRIED, **plain})
@@ -137,7 +141,7 @@ def search_of(
     for name, values in FURTHER.items():
         if name in named:
             continue
-        if (why := _no_use(name, base, kind, on_gpu=on_gpu)) is None:
+        if (why := _no_use(name, base, kind, on_gpu=on_gpu, is_quantised=is_quantised)) is None:
             wanted[name] = values
         else:
             left_out.append(f"{name} is not tried: {why}")
@@ -152,7 +156,9 @@ def search_of(
     return Search(first, further, left_out)
 
 
-def _no_use(name: str, base: Mapping[str, Any], kind: str, *, on_gpu: bool) -> str | None:
+def _no_use(
+    name: str, base: Mapping[str, Any], kind: str, *, on_gpu: bool, is_quantised: bool
+) -> str | None:
     """Why an argument of FURTHER is not tried, unless somebody names it."""
     if name in base:
         return "the spec has a value"
@@ -160,6 +166,8 @@ def _no_use(name: str, base: Mapping[str, Any], kind: str, *, on_gpu: bool) -> s
         return f"a task of kind {kind} writes no tokens"
     if name == "quantization" and not on_gpu:
         return "vLLM 0.32 makes fp8 weights on GPUs alone"
+    if name == "quantization" and is_quantised:
+        return "the weights of the model are quantised already"
     return None
 
 

@@ -21,6 +21,7 @@ from nightshift.producer.submit.auto_args import as_text
 from nightshift.producer.submit.paths import resolved
 from nightshift.producer.submit.submit import survey
 from nightshift.producer.tune import changes, halving
+from nightshift.producer.tune.checkpoint import is_quantised
 from nightshift.producer.tune.halving import Rung
 from nightshift.producer.tune.trials import Candidate, Trials
 
@@ -99,7 +100,13 @@ def tune(
         engine = resolved(spec).engine
         assert isinstance(engine, VllmEngineSpec)
         on_gpu = not CPU.match(hardware)
-        search_of = changes.search_of(engine.args, named, spec.task.kind, on_gpu=on_gpu)
+        search_of = changes.search_of(
+            engine.args,
+            named,
+            spec.task.kind,
+            on_gpu=on_gpu,
+            is_quantised=is_quantised(engine.model, engine.revision),
+        )
         for said in search_of.left_out:
             console.print(said, markup=False)
         found = [Candidate(args) for args in search_of.first]
@@ -195,7 +202,11 @@ def try_changes(
         one = Candidate({**kept.args, **added}, changed={**kept.changed, **added})
         if _compared_trial(found, one, own, kept, trials) and _is_allowed(one, least):
             kept = one
-    offered = (one for one in tops if one.agreement is not None and _rate(one) > _rate(kept))
+    offered = (
+        one
+        for one in tops
+        if one.agreement is not None and changes.is_worth(_rate(one), _rate(kept))
+    )
     return kept, next(offered, None)
 
 

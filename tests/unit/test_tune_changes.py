@@ -1,6 +1,7 @@
 """Which arguments may change answers, which are tried beside the sizes, and which of these are kept."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger.engines.tunings import Tuning
 from nightshift.common.permits.vllm_arguments import OPERATOR, PLAIN, RUNS_CODE
 from nightshift.common.spec import parse_spec
-from nightshift.producer.tune import changes, commands, table
+from nightshift.producer.tune import changes, checkpoint, commands, table
 from nightshift.producer.tune.agreement import Agreement, agreement
 from nightshift.producer.tune.trials import Candidate, Trials, greedy_task
 from nightshift.producer.tune.tune import (
@@ -46,6 +47,9 @@ FASTER = {"performance_mode": "throughput"}
         ({}, {"kv_cache_dtype": "auto", "quantization": None, "dtype": "auto"}, {}),
         ({}, {"kv_cache_dtype": None}, {}),
         (KV, {}, {"kv_cache_dtype": "auto"}),
+        # Other kernels round otherwise.
+        ({}, {"optimization_level": 3}, {"optimization_level": 3}),
+        ({}, {"compilation_config": {"mode": 0}}, {"compilation_config": {"mode": 0}}),
         # What nobody knows may change answers.
         ({}, {"an_argument_of_tomorrow": 1}, {"an_argument_of_tomorrow": 1}),
         ({}, {"max_model_len": 128}, {"max_model_len": 128}),
@@ -115,6 +119,60 @@ def test_what_is_tried(
     assert found.first == [base, *({**base, **each} for each in first)]
     assert found.further == further
     assert [each.split()[0] for each in found.left_out] == left_out
+
+
+@pytest.mark.parametrize(
+    ("named", "further", "left_out"),
+    [
+        (
+            {},
+            [KV, SPECULATION],
+            ["quantization is not tried: the weights of the model are quantised"],
+        ),
+        ({"quantization": ["fp8"]}, [WEIGHTS, KV, SPECULATION], []),
+    ],
+)
+def test_a_checkpoint_that_is_quantised_is_not_quantised_again_unless_somebody_asks(
+    named: dict[str, list[Any]], further: list[dict[str, Any]], left_out: list[str]
+) -> None:
+    tried = {**ONE_SIZE, **named}
+    found = changes.search_of({}, tried, "generate", on_gpu=True, is_quantised=True)
+    assert found.further == further
+    assert [each.removesuffix(" already") for each in found.left_out] == left_out
+
+
+@pytest.mark.parametrize(
+    ("config", "is_quantised"),
+    [
+        ('{"quantization_config": {"quant_method": "awq"}}', True),
+        ('{"quantization_config": null}', False),
+        ("{}", False),
+        ("[]", False),
+        ("no JSON", False),
+        (None, False),
+    ],
+)
+@pytest.mark.parametrize("place", ["a folder", "the cache of the hub"])
+def test_a_config_says_whether_a_checkpoint_is_quantised(
+    place: str,
+    config: str | None,
+    is_quantised: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hub = tmp_path / "hub"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(hub))
+    monkeypatch.setattr("huggingface_hub.file_download.HF_HUB_CACHE", str(hub), raising=False)
+    model, folder = str(tmp_path), tmp_path
+    if place == "the cache of the hub":
+        model, cached = "org/model", hub / "models--org--model"
+        folder = cached / "snapshots" / ("a" * 40)
+        folder.mkdir(parents=True)
+        (cached / "refs").mkdir()
+        (cached / "refs" / "main").write_text("a" * 40)
+    if config is not None:
+        (folder / "config.json").write_text(config)
+    assert checkpoint.is_quantised(model, None) is is_quantised
 
 
 @pytest.mark.parametrize(
@@ -240,6 +298,8 @@ BOTH = "kv_cache_dtype+quantization"
          "kv_cache_dtype", "", 3),
         # What is slower, or faster by less than noise, is neither kept nor offered.
         ({"kv_cache_dtype": (104, 1.0), "quantization": (90, 1.0)}, 0.5, "", "", 2),
+        # Nor what is faster than what is kept by less than noise.
+        ({"kv_cache_dtype": (124, 0.9), "quantization": (120, 0.98)}, 0.97, "quantization", "", 2),
         # What broke, and what was not measured.
         ({"kv_cache_dtype": (None, None), "quantization": (130, None)}, 0.0, "", "", 2),
     ],
@@ -267,6 +327,21 @@ def test_each_is_tried_on_top_of_the_best_and_two_values_of_one_argument_never_t
     kept, _ = try_changes(found, best, trials, values, 0.9)
     assert [each.args for each in found[2:]] == [{**SIZES, **each} for each in values]
     assert kept is found[2]
+
+
+def test_where_changes_are_allowed_at_most_three_more_are_tried_together() -> None:
+    """Which docs/tuning.md counts."""
+    further = changes.search_of({}, {}, "generate", on_gpu=True).further
+    singles = {
+        "kv_cache_dtype": (130, 1.0),
+        "quantization": (120, 1.0),
+        "speculative_config": (110, 1.0),
+    }
+    pairs = {f"kv_cache_dtype+{name}": (90, 1.0) for name in ("quantization", "speculative_config")}
+    own = Candidate({}, {30: 100.0})
+    trials = KnownTrials({**singles, **pairs})
+    try_changes([own], own, trials, further, 0.9)
+    assert len(trials.ran) == len(further) + 3
 
 
 def test_where_the_budget_is_spent_the_best_stays() -> None:
