@@ -1,10 +1,11 @@
 """`make gpu-check`: the whole fleet with the transformers engine beside the library's own loops, on the GPU
-where there is one. Needs torch, transformers and sentence-transformers, and no vLLM.
+where there is one. Needs torch, transformers and sentence-transformers. Without vLLM its line is left out.
 """
 
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -12,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,12 +30,16 @@ from benchmarks.embed.library import CPU, GPU
 from benchmarks.embed.rig import Rig, Turn, servers, turn
 from benchmarks.engine.contender import START_SECONDS, WORK_SECONDS
 from benchmarks.report import Line, show
+from benchmarks.row_cost.rig import OF_FUNCTION, measured
 
 console = Console(highlight=False)
 
 WANTED = 0.97
 
 KINDS = ("short", "mixed")
+
+LABELLED = "letters,sentences"
+"""Datasets of `make bench-arranged` whose answers are labels."""
 
 
 @dataclass
@@ -80,7 +86,9 @@ def main(
         KINDS
     ),
 ) -> None:
-    """Measure embed and classify, fleet beside library, then two workers on one device and a kill -9."""
+    """Measure embed and classify, fleet beside library, then two workers on one device and a kill -9; what a row
+    costs a child; labels by one token, where vLLM is there.
+    """
     size = GPU if torch.cuda.is_available() else CPU
     name = torch.cuda.get_device_name() if size is GPU else "no GPU here: this is the CPU"
     console.print(f"device: {name}; {size.dtype}, {size.layers} layers of {size.hidden}")
@@ -113,7 +121,12 @@ def main(
         )
         for (task, kind), each in turns.items()
     ]
-    show("gpu-check", [*lines, two])
+    show("gpu-check", [*lines, two, measured(OF_FUNCTION)])
+    if size is CPU or find_spec("vllm") is None:
+        console.print("labels by one token are left out: that needs vLLM on a GPU")
+        return
+    argv = [sys.executable, "-m", "benchmarks.arranged", "--rounds", "1", "--only", LABELLED]
+    subprocess.run(argv, check=True, timeout=WORK_SECONDS)
 
 
 def _two_workers(rig: Rig, data: Path, count: int) -> Line:

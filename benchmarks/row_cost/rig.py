@@ -1,35 +1,20 @@
-"""`make bench-row-cost`: what a row costs a child, through a function and through vLLM's frontend.
+"""Batches through the worker's own code, from the file to the part, around an engine; and what a row costs in it."""
 
-Batches go through the worker's own code, from the file to the part: read, render, engine, table, file. There is no
-ledger. The function is `echo`, in its own process. vLLM runs twice: as an LLM that answers at once, so that nothing
-but the worker's own code is left; and with the frontend of vLLM that runs in a child (AsyncLLM), in front of an
-EngineCore that answers at once.
-"""
-
-import asyncio
 import gc
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import patch
 
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-from transformers import AutoTokenizer
-from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
-from vllm.v1.engine.core_client import EngineCoreClient
-from vllm.v1.metrics.stats import PrefillStats
-from vllm.v1.serial_utils import MsgpackEncoder
 
-from benchmarks.report import Line, Median, keep, spread
-from benchmarks.tokenizing import MODEL, InstantEngine
+from benchmarks.report import Line, Median, spread
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.formats import output_schema, part_rows
 from nightshift.common.formats.owner_marker import Owner
@@ -43,7 +28,6 @@ from nightshift.worker.batch.load import Loader
 from nightshift.worker.child_context import ChildContext
 from nightshift.worker.engines.function.engine import FunctionEngine
 from nightshift.worker.engines.protocol import Engine
-from nightshift.worker.engines.vllm.engine import VllmEngine
 from nightshift.worker.held_batch import HeldBatch
 from nightshift.worker.job_cache import JobCache, KnownJob
 from nightshift.worker.outages import PatientLedger
@@ -55,20 +39,14 @@ from nightshift.worker.window import Window
 
 BATCH_ROWS, BATCHES_AT_ONCE, ROUNDS = 1024, 4, 7
 
-WANTED = 5000
-"""Rows/s of one child that keep a fast GPU with a small model busy."""
 
 INPUTS = pa.schema([("id", pa.int64()), ("text", pa.string())])
+
 
 FUNCTION = {
     "task": {"kind": "function"},
     "engine": {"backend": "function", "callable": "echo:echo"},
     "output": {"schema": {"echoed": "string"}},
-}
-PROMPT = "Is this review good or bad?\n\n{{ text }}"
-SHORT = {
-    "task": {"kind": "generate", "prompt": PROMPT, "output": {"choice": ["good", "bad", "yes"]}},
-    "engine": {"backend": "vllm", "model": str(MODEL)},
 }
 
 
@@ -164,79 +142,13 @@ def rig_around(
 
 def function_rig(rows: int) -> AbstractContextManager[Rig]:
     """The rig of a function that returns a text of each row."""
-    folders = (str(Path(__file__).parent),)
+    folders = (str(Path(__file__).parents[1]),)
     settings = load_settings(allowed_modules=("echo",), callable_paths=folders)
 
     def load(spec: JobSpec) -> Engine:
         return FunctionEngine.load(cast("Any", spec.engine), settings)
 
     return rig_around(FUNCTION, load, rows)
-
-
-def worker_rig(rows: int) -> AbstractContextManager[Rig]:
-    """The rig of an LLM that answers at once: the worker's own code, and SamplingParams."""
-
-    def load(_: JobSpec) -> Engine:
-        return cast("Engine", InstantEngine(AutoTokenizer.from_pretrained(MODEL)))
-
-    return rig_around(SHORT, load, rows)
-
-
-@dataclass(eq=False)
-class InstantCore:
-    """Answers every request at once with the tokens of a word, as the client of an EngineCore would."""
-
-    word: list[int]
-    engine_ranks_managed: tuple[int, ...] = (0,)
-    resources: Any = field(default_factory=lambda: SimpleNamespace(engine_dead=False))
-    _encoder: MsgpackEncoder = field(default_factory=MsgpackEncoder)
-    _waiting: list[EngineCoreOutput] = field(default_factory=list)
-    _there: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def get_supported_tasks_async(self) -> tuple[str, ...]:
-        """What the model can do."""
-        return ("generate",)
-
-    async def add_request_async(self, request: EngineCoreRequest) -> None:
-        """Encodes the request, as for another process, and answers it."""
-        self._encoder.encode(request)
-        tokens = len(request.prompt_token_ids or ())
-        self._waiting.append(
-            EngineCoreOutput(
-                request.request_id, list(self.word), finish_reason=FinishReason.STOP,
-                prefill_stats=PrefillStats(tokens, tokens),
-            )
-        )  # fmt: skip
-        self._there.set()
-
-    async def get_output_async(self) -> EngineCoreOutputs:
-        """The answers since the last call."""
-        await self._there.wait()
-        await asyncio.sleep(0)
-        self._there.clear()
-        ready, self._waiting = self._waiting, []
-        return EngineCoreOutputs(outputs=ready)
-
-    async def abort_requests_async(self, requests: list[str]) -> None:
-        """Nothing: what was asked has been answered."""
-
-    def shutdown(self, timeout: float | None = None) -> None:
-        """Nothing to end."""
-
-
-def frontend_rig(rows: int) -> AbstractContextManager[Rig]:
-    """The rig of a vLLM engine whose EngineCore answers at once."""
-
-    def load(spec: JobSpec) -> Engine:
-        def client(**known: Any) -> InstantCore:
-            tokenizer = known["renderer"].tokenizer
-            word = tokenizer.encode("good", add_special_tokens=False)
-            return InstantCore([*word, tokenizer.eos_token_id])
-
-        with patch.object(EngineCoreClient, "make_async_mp_client", staticmethod(client)):
-            return VllmEngine.load(cast("Any", spec.engine), None, "generate", spec.task)
-
-    return rig_around(SHORT, load, rows)
 
 
 def cpu_seconds() -> float:
@@ -252,20 +164,7 @@ class Contender:
     name: str
     rig: Callable[[int], AbstractContextManager[Rig]]
     rows: int
-    wanted: int | None = WANTED
-
-
-CONTENDERS = (
-    Contender("function, rows of one word", function_rig, 65_536, None),
-    Contender("vLLM, short answers: the worker's own code", worker_rig, 8192),
-    Contender("vLLM, short answers: with vLLM's frontend", frontend_rig, 8192),
-)
-
-
-def main() -> None:
-    """One contender after the other, each in its rounds."""
-    gc.set_threshold(100_000, 50, 100)  # as in a child
-    keep("row_cost", [measured(each) for each in CONTENDERS])
+    wanted: int | None = None
 
 
 def measured(contender: Contender) -> Line:
@@ -295,5 +194,4 @@ def measured(contender: Contender) -> Line:
     )
 
 
-if __name__ == "__main__":
-    main()
+OF_FUNCTION = Contender("function, rows of one word", function_rig, 65_536)

@@ -1,0 +1,1 @@
+"""What a row costs a child."""
