@@ -38,7 +38,7 @@ WANTED = 0.97
 
 KINDS = ("short", "mixed")
 
-LABELLED = "letters,sentences"
+LABELLED = "words,sentences"
 """Datasets of `make bench-arranged` whose answers are labels."""
 
 

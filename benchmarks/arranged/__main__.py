@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import typer
 from rich.console import Console
 
-from benchmarks.arranged.datasets import DATASETS, SPARE_TOKENS, TOKEN_BYTES, Dataset
+from benchmarks.arranged.datasets import DATASETS, EXAMPLE, SPARE_TOKENS, TOKEN_BYTES, Dataset
 from benchmarks.engine import model
 from benchmarks.engine.__main__ import embedded
 from benchmarks.engine.contender import ENVIRONMENT, START_SECONDS, WORK_SECONDS, process
@@ -32,6 +32,9 @@ from nightshift.producer.submit.planning import planner
 
 MAX_TOKENS = 8
 """Tokens of each free answer."""
+
+REVIEW_TOKENS = 512
+"""Tokens that the model of the examples takes."""
 
 LABEL_TOKENS = 64
 """Most tokens of a label: none is cut."""
@@ -79,9 +82,11 @@ def main(
                     args = ARGS | {
                         "kv_cache_memory_bytes": TOKEN_BYTES * (dataset.cache_tokens + SPARE_TOKENS)
                     }
-                    fleet = partial(_fleet, made, rows, place, args, dataset.labels, servers)
+                    of = str(EXAMPLE / "model") if dataset.reviews else made
+                    args |= {"max_model_len": REVIEW_TOKENS} if dataset.reviews else {}
+                    fleet = partial(_fleet, of, rows, place, args, dataset.labels, servers)
                     turns: list[tuple[str, Callable[[], Found]]] = [
-                        ("raw", partial(_raw, made, rows, place, args, dataset.labels)),
+                        ("raw", partial(_raw, of, rows, place, args, dataset.labels)),
                         *((who, partial(fleet, ORDERS[who])) for who in dataset.fleets),
                     ]
                     # None of them always follows the other.

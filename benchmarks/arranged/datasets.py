@@ -1,11 +1,18 @@
 """The datasets, made by seed: what their rows share, the cache that they get, and the labels to choose from."""
 
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from benchmarks.engine.words import words
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "reviews"
 
 TOKEN_BYTES = 10 * 2 * 384 * 2
 """Cache of one token in the model of `benchmarks/engine/model.py`: layers, keys and values, width, bf16."""
@@ -31,6 +38,8 @@ class Dataset:
     wanted: float
     judged: str = "arranged"
     labels: tuple[str, ...] = ()
+    reviews: bool = False
+    """Whether the model of the examples runs, which is small and was trained to write labels."""
 
     @property
     def fleets(self) -> tuple[str, ...]:
@@ -38,7 +47,7 @@ class Dataset:
         return (self.judged,) if self.labels else ("fleet", "arranged")
 
 
-LETTERS = ("A", "B", "C", "D")
+SENTIMENTS = ("positive", "neutral", "negative")
 
 SENTENCES = (
     "the customer is content",
@@ -92,11 +101,15 @@ def systems(generator: np.random.Generator, count: int = 20, each: int = 30) -> 
     return _shuffled(generator, rows)
 
 
-def short(generator: np.random.Generator, rows: int = 8_000) -> Rows:
-    """Short rows that share nothing."""
-    return [
-        {"shared": "", "own": _text(generator, int(generator.integers(8, 25)))} for _ in range(rows)
-    ]
+def reviews(generator: np.random.Generator, rows: int = 8_000) -> Rows:
+    """Reviews of products, of about 34 tokens."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "reviews.parquet"
+        script = EXAMPLE / "make_reviews.py"
+        argv = [sys.executable, str(script), "--split", "test", "--rows", str(rows)]
+        subprocess.run([*argv, "--out", str(file)], check=True)
+        texts = pq.read_table(file).column("text").to_pylist()
+    return [{"shared": "", "own": texts[at]} for at in generator.permutation(len(texts))]
 
 
 def equal(generator: np.random.Generator, rows: int = 1_500, share: float = 0.4) -> Rows:
@@ -112,18 +125,35 @@ DATASETS = (
     Dataset("documents", "200 documents, 8 questions each", documents, 22_000, 1.8),
     Dataset("systems", "20 system prompts of 1,500 tokens", systems, 7_500, 1.5),
     Dataset("equal", "40 % equal requests", equal, 10_000, 1.45),
-    Dataset("letters", "short prompts, labels of one token", short, 10_000, 1.2, "fleet", LETTERS),
+    Dataset(
+        "words",
+        "reviews, labels of one token",
+        reviews,
+        10_000,
+        1.2,
+        "fleet",
+        SENTIMENTS,
+        reviews=True,
+    ),
     Dataset(
         "sentences",
-        "short prompts, labels of 4 tokens and more",
-        short,
+        "reviews, labels of 4 tokens and more",
+        reviews,
         10_000,
         1.4,
         "fleet",
         SENTENCES,
+        reviews=True,
     ),
     Dataset(
-        "begun", "short prompts, labels that begin alike", short, 10_000, 0.97, "fleet", BEGUN_ALIKE
+        "begun",
+        "reviews, labels that begin alike",
+        reviews,
+        10_000,
+        0.97,
+        "fleet",
+        BEGUN_ALIKE,
+        reviews=True,
     ),
     Dataset(
         "questions",
