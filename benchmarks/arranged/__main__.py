@@ -189,7 +189,8 @@ def _spec(
         },
         "engine": {"backend": "vllm", "model": made, "args": args},
         "output": {"uri": str(output)},
-        "batch": {"rows": 64, "arrange": order},
+        # Labels take as long as a token: batches are of the usual size.
+        "batch": {"arrange": order} if labels else {"rows": 64, "arrange": order},
     }
 
 

@@ -1,6 +1,7 @@
 """Text generation on vLLM: chat template and sampling params in, text out, checked."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -79,6 +80,7 @@ class Generation(TaskHandler):
         self._check = AnswerCheck(task.output)
         self._split = Split.of(resolved, model.thinking, task)
         self._longest = int(resolved.get("max_tokens") or task.sampling.max_tokens)
+        self._plain: dict[RowSampling, SamplingParams] = {}
         self._choices = tuple((task.output and task.output.choice) or ())
         self._is_spelled = any(choice[0].isspace() for choice in self._choices)
         self._confidence = self._of_choices() if task.has_confidence else None
@@ -284,7 +286,7 @@ class Generation(TaskHandler):
         return await self._told(output, request, prompt, ready, is_free=sampling.is_free)
 
     def _params(self, request: Request, sampling: RowSampling, opening: Opening) -> SamplingParams:
-        params = sampling_params(self._task, request, sampling, self._longest)
+        params = self._sampling_params(request, sampling)
         params.thinking_token_budget = opening.budget
         if sampling.is_free:
             params.structured_outputs = None
@@ -298,6 +300,17 @@ class Generation(TaskHandler):
         if self._confidence is not None:
             params.logprob_token_ids = self._confidence.token_ids
         return params
+
+    def _sampling_params(self, request: Request, sampling: RowSampling) -> SamplingParams:
+        """Params of the row's own. Greedy rows that have no sampling of their own differ in nothing: theirs are
+        copies, which cost a fortieth.
+        """
+        is_plain = not request.sampling and request.max_tokens is None and sampling.seed is None
+        if not is_plain:
+            return sampling_params(self._task, request, sampling, self._longest)
+        if sampling not in self._plain:
+            self._plain[sampling] = sampling_params(self._task, request, sampling, self._longest)
+        return copy(self._plain[sampling])
 
     async def _ready(self, prompt: Prompt) -> Ready | Refusal:
         """What vLLM takes as the prompt of one request, made anew for each; or why there is none."""

@@ -136,7 +136,7 @@ class OnePass:
                 behind = self._tokens(left)
                 if written and not self._goes_on(behind, most_further - len(written)):
                     return Told(None, _spent(outputs))
-                outputs.append(await ask(written, sorted(behind)))
+                outputs.append(await ask(written, list(behind)))
                 token = _token(outputs[-1])
                 if token not in behind:  # as where the model's numbers are none
                     return Told(None, _spent(outputs))
@@ -153,8 +153,9 @@ class OnePass:
         return room > 0 and len(behind) <= MOST_ALLOWED and _is_sure(behind)
 
     def _tokens(self, left: Labels) -> dict[int, Labels]:
+        """The tokens that may come behind a beginning, ascending."""
         if left not in self._behind:
-            self._behind[left] = self.spelling.tokens(left)
+            self._behind[left] = dict(sorted(self.spelling.tokens(left).items()))
         return self._behind[left]
 
 
