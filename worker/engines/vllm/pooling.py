@@ -7,8 +7,9 @@ columns of them, as for every engine.
 from collections.abc import Sequence
 from typing import Any
 
-from vllm import PoolingParams, TokensPrompt
+from vllm import PoolingParams
 from vllm.entrypoints.pooling.scoring.utils import compress_token_type_ids
+from vllm.inputs import TokensInput, tokens_input
 from vllm.model_executor.model_loader import get_model_cls
 from vllm.model_executor.models.interfaces import supports_score_template
 from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
@@ -22,7 +23,7 @@ from nightshift.worker.engines.vllm.model import Model, TaskHandler, finished, r
 
 PoolingTask = EmbedTask | ClassifyTask | ScoreTask
 
-Prompts = list[tuple[TokensPrompt, dict[str, int] | None]]
+Prompts = list[tuple[TokensInput, dict[str, int] | None]]
 """A prompt for each sequence of a row, with its token types where the model needs them."""
 
 
@@ -139,12 +140,12 @@ class Pooling(TaskHandler):
         found = self._model.tokenizer(*columns, padding=False, truncation=False)
         types = found.get("token_type_ids") or [None] * len(sequences)
         return [
-            (TokensPrompt(prompt_token_ids=ids), _token_types(kinds))
+            (tokens_input(ids), _token_types(kinds))
             for ids, kinds in zip(found["input_ids"], types, strict=True)
         ]
 
     async def _pool(
-        self, request: Request, prompt: TokensPrompt, extra: dict[str, int] | None
+        self, request: Request, prompt: TokensInput, extra: dict[str, int] | None
     ) -> pooling.Numbers:
         params = PoolingParams(
             task=self._pooling_model.pooling_task,
