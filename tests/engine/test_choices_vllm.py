@@ -60,11 +60,9 @@ def random_sets(count: int) -> list[list[str]]:
     chosen = random.Random(7)
     sets = []
     for _ in range(count):
-        labels = {
-            "".join(chosen.choices(PIECES, k=chosen.randint(1, 4)))
-            for _ in range(chosen.randint(2, 8))
-        }
-        sets.append(sorted(labels, key=lambda _: chosen.random()))
+        many = chosen.randint(2, 8)
+        labels = ("".join(chosen.choices(PIECES, k=chosen.randint(1, 4))) for _ in range(many))
+        sets.append([*dict.fromkeys(labels)])
     return sets
 
 
