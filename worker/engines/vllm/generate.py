@@ -32,6 +32,7 @@ from nightshift.worker.engines.vllm.model import Model, TaskHandler, finished, r
 from nightshift.worker.engines.vllm.numbers import answer_numbers, prompt_numbers
 from nightshift.worker.engines.vllm.one_pass import OnePass, can_tell
 from nightshift.worker.engines.vllm.params import sampling_params
+from nightshift.worker.engines.vllm.spelling import Spelling
 from nightshift.worker.engines.vllm.thinking import Thinking
 from nightshift.worker.engines.vllm.turns import LIKELIEST, NAMED
 from nightshift.worker.engines.vllm.verify import grammar_check, verified
@@ -96,16 +97,19 @@ class Generation(TaskHandler):
         """None for an engine that speculates, which checks several tokens in a pass, and for a tokenizer whose tokens
         nobody can spell.
         """
-        if self._model.llm.vllm_config.speculative_config is not None:
+        spelling, choices = self._spelling, self._choices
+        if spelling is None or self._model.llm.vllm_config.speculative_config is not None:
             return None
-        try:
-            spelling = self._model.spelling
-        except Exception as error:  # a tokenizer that only other backends than xgrammar can read
-            log.info("choices_are_not_told_by_one_token", error=str(error))
-            return None
-        choices = self._choices
         task = self._task.model_dump_json()
         return self._model.once((OnePass, task), lambda: OnePass.of(spelling, choices))
+
+    @cached_property
+    def _spelling(self) -> Spelling | None:
+        try:
+            return self._model.spelling
+        except Exception as error:  # a tokenizer that only other backends than xgrammar can read
+            log.info("tokens_are_not_spelled", error=str(error))
+            return None
 
     def verify(self) -> None:
         """JobRefused for structured output, or sampling, that vLLM refuses for every row;
@@ -411,8 +415,10 @@ class Generation(TaskHandler):
         """
         text = str(completion.text)
         ids = list(completion.token_ids)
-        if self._is_spelled and (spelled := self._model.spelling.text(ids)) in self._choices:
-            return spelled
+        if self._is_spelled and self._spelling is not None:
+            spelled = self._spelling.text(ids)
+            if spelled in self._choices:
+                return spelled
         if completion.finish_reason == "stop" and ids and ids[-1] in self._special:
             ids.pop()  # the end of the answer, which vLLM leaves out of its text
         plain = [each for each in ids if each not in self._special]
