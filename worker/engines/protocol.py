@@ -78,8 +78,9 @@ class Work:
     """One batch in an engine.
 
     `emit(position, outcome)` takes the outcome of `requests[position]`, once each, from any
-    thread; `emit_all` takes those of several requests at once. After `stop()` the engine drops the requests that are not finished. The engine tells
-    `recorder` when rows enter and leave it, how long rows waited and how long the engine worked.
+    thread; `emit_all` takes those of several requests at once. After `stop()` the engine drops the requests
+    that are not finished. The engine tells `recorder` when rows enter and leave it, how long rows waited and
+    how long the engine worked.
     `resolved` is what the engine has fixed for the job; None where nobody keeps that. `rows` are the rows of
     the requests, for a function. `remark` is what the engine has to say of the
     batch although its rows may have answers. Rows of which the engine says that they wait may be
