@@ -106,23 +106,28 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class OnePass:
-    """The labels of a choice, and how its rows have done so far."""
+    """The labels of a choice, and how its rows have done so far. `is_sure` says that each token that begins one
+    begins no other, and `is_small` that vLLM can be told all of these tokens.
+    """
 
     spelling: Spelling
     labels: Labels
+    is_sure: bool
+    is_small: bool
     trial: Trial = field(default_factory=Trial)
     _behind: dict[Labels, dict[int, Labels]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, spelling: Spelling, choices: Sequence[str]) -> "OnePass":
         """That of a task's choices."""
-        return cls(spelling, labels_of(choices))
+        labels = labels_of(choices)
+        first = spelling.tokens(labels)
+        return cls(spelling, labels, _is_sure(first), 0 < len(first) <= MOST_ALLOWED)
 
     @property
     def is_open(self) -> bool:
         """Whether a row may be asked for one token now."""
-        first = self._tokens(self.labels)
-        return 0 < len(first) <= MOST_ALLOWED and (_is_sure(first) or self.trial.is_open)
+        return self.is_small and (self.is_sure or self.trial.is_open)
 
     async def told(self, ask: Ask, most_further: int) -> Told:
         """What one token of a row tells; two where a second one is sure to tell the label. The second is asked
@@ -144,9 +149,8 @@ class OnePass:
                 left = behind[token]
                 self.trial.several += len(written) == 1 and len(left) > 1
         label = b"".join(self.spelling.text_of.get(token, b"") for token in written) + left[0]
-        further = replace(
-            _spent(outputs[1:]), output_tokens=0
-        )  # the label has the tokens of all passes
+        # The label has the tokens of all passes.
+        further = replace(_spent(outputs[1:]), output_tokens=0)
         return Told(_whole(outputs, label.decode()), further)
 
     def _goes_on(self, behind: dict[int, Labels], room: int) -> bool:
