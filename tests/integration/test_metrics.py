@@ -142,8 +142,9 @@ def test_both_sides_agree_with_the_ledger_and_a_killed_child_keeps_its_counts(
         batches["done"], abs=32
     )
     assert total(counted, "nightshift_batches_total", outcome="died") == batches.get("lost", 0)
-    assert total(counted, "nightshift_batch_seconds_count") == total(
-        counted, "nightshift_batches_total", outcome="done"
+    # The child may have died between the two counts of one batch.
+    assert total(counted, "nightshift_batch_seconds_count") == pytest.approx(
+        total(counted, "nightshift_batches_total", outcome="done"), abs=1
     )
     assert total(counted, "nightshift_engine_loads_total", outcome="ready") >= 2
     assert total(counted, "nightshift_children") == 1
