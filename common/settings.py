@@ -35,6 +35,7 @@ Words = Annotated[tuple[str, ...], NoDecode, _separated(",")]
 WordsIfSet = Annotated[tuple[str, ...] | None, NoDecode, _separated(",")]
 Folders = Annotated[tuple[str, ...], NoDecode, _separated(":")]
 Keys = Annotated[dict[str, SecretStr], NoDecode]
+Catalogs = Annotated[dict[str, dict[str, SecretStr]], NoDecode]
 
 
 FUNCTION_BASICS = (
@@ -195,6 +196,12 @@ class Settings(ServeSettings, BaseSettings):
         description="The address that `OPENAI_API_KEY` is for.",
     )
 
+    catalogs: Catalogs = Field(
+        {},
+        description="JSON object of name to properties of an Iceberg catalog, as pyiceberg has them: "
+        '`{"lake": {"type": "rest", "uri": "https://…", "token": "…"}}` ([tables.md](tables.md#catalogs)).',
+    )
+
     run_dir: Path | None = Field(
         None,
         description="Folder of the state files that probes read ([probes.md](probes.md)). Unset: no probes.",
@@ -241,6 +248,17 @@ class Settings(ServeSettings, BaseSettings):
             # Not chained: the decoder's error holds the text, and the text holds the keys.
             raise ValueError("is no JSON object of base URL to key") from None
 
+    @field_validator("catalogs", mode="before")
+    @classmethod
+    def _json_of_catalogs(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError:
+            # Not chained, as above.
+            raise ValueError("is no JSON object of name to properties") from None
+
     @model_validator(mode="after")
     def _renewed_in_time(self) -> Self:
         if self.heartbeat_seconds * 2 > self.lease_seconds:
@@ -262,6 +280,11 @@ class Settings(ServeSettings, BaseSettings):
             return self.openai_api_key
         return None
 
+    def catalog(self, name: str) -> dict[str, str] | None:
+        """The properties of a catalog, secrets among them; None for a name that the operator has not given."""
+        found = self.catalogs.get(name)
+        return found and {key: each.get_secret_value() for key, each in found.items()}
+
     def environment(self) -> dict[str, str]:
         """These settings as environment variables for a child process, without those that are unset
         and those of other programs, which the child inherits.
@@ -273,6 +296,8 @@ class Settings(ServeSettings, BaseSettings):
                 continue
             if name == "api_keys":
                 value = json.dumps({url: key.get_secret_value() for url, key in value.items()})
+            if name == "catalogs":
+                value = json.dumps({each: self.catalog(each) for each in value})
             value = value.get_secret_value() if isinstance(value, SecretStr) else value
             if isinstance(value, tuple):
                 value = (":" if name == "callable_paths" else ",").join(value)

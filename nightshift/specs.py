@@ -24,7 +24,8 @@ from nightshift.common.spec import (
     load_spec,
     parse_spec,
 )
-from nightshift.common.spec.sections import BatchSpec, LimitsSpec, OutputSpec, RetrySpec, Section
+from nightshift.common.spec.section import Section
+from nightshift.common.spec.sections import BatchSpec, LimitsSpec, OutputSpec, RetrySpec
 from nightshift.inputs import uris_of
 from nightshift.producer.submit.names import job_name
 

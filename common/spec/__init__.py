@@ -14,7 +14,8 @@ from nightshift.common.spec.job import (
     digest,
 )
 from nightshift.common.spec.parse import load_spec, parse_spec
-from nightshift.common.spec.sections import STORED, InputSpec
+from nightshift.common.spec.section import STORED
+from nightshift.common.spec.sections import InputSpec
 from nightshift.common.spec.tasks import FunctionTask, Task
 from nightshift.common.spec.tasks.generate import (
     OUTPUTS,

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from nightshift.common.errors import BadInput
 from nightshift.common.spec.job import JobSpec
 from nightshift.common.spec.parse import mistakes, unusual
-from nightshift.common.spec.sections import STORED
+from nightshift.common.spec.section import STORED
 
 CHANGEABLE: Mapping[str, tuple[str, ...]] = {
     "priority": ("priority",),

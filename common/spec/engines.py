@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from nightshift.common.spec.sections import STORED, Absent, Section
+from nightshift.common.spec.section import STORED, Absent, Section
 
 PRICES = frozenset(
     {"price_per_hour", "price_per_million_prompt_tokens", "price_per_million_output_tokens"}

@@ -16,15 +16,8 @@ from nightshift.common.spec.engines import (
     OpenaiEngineSpec,
     VllmEngineSpec,
 )
-from nightshift.common.spec.sections import (
-    STORED,
-    BatchSpec,
-    InputSpec,
-    LimitsSpec,
-    OutputSpec,
-    RetrySpec,
-    Section,
-)
+from nightshift.common.spec.section import STORED, Section
+from nightshift.common.spec.sections import BatchSpec, InputSpec, LimitsSpec, OutputSpec, RetrySpec
 from nightshift.common.spec.tasks import Task
 from nightshift.common.spec.tasks.generate import PARSED, GenerateTask
 from nightshift.common.spec.tasks.requests import REQUEST_ID
@@ -256,14 +249,25 @@ class JobSpec(Section):
             raise ValueError(f"input.id of an OpenAI batch file is {REQUEST_ID}")
         return self
 
+    @model_validator(mode="after")
+    def _merge_fits(self) -> Self:
+        table = self.output.table
+        if table is not None and table.mode == "merge" and not self.input.unique_id:
+            raise ValueError(
+                "output.table.mode merge needs ids that differ: say input.id and input.unique_id: true"
+            )
+        return self
+
     @property
     def identity(self) -> str:
         """Hash of what makes two specs the same work; name, priority, limits, prices, batch size, the
-        pace of looks for new files and whether ids are checked do not.
+        pace of looks for new files, whether ids are checked and how long replaced parts stay do not.
         """
         hashed = self.model_dump(mode="json", by_alias=True, include=set(IDENTITY))
         for outside in ("watch", "unique_id"):
             hashed["input"].pop(outside, None)
+        if hashed["output"].get("table"):
+            del hashed["output"]["table"]["keep_days"]
         if not hashed["task"].get("image_roots"):
             hashed["task"].pop("image_roots", None)  # as before there were any
         # A job with `args: auto` stays the same work when the model is tuned again.

@@ -1,32 +1,15 @@
-"""What every section of a spec has in common, and the sections that say which rows go in, where
-answers go, and within which bounds.
-"""
+"""The sections of a spec that say which rows go in, where answers go, and within which bounds."""
 
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from nightshift.common.spec import finish_by
-
-STORED = {"stored": True}
-"""Context of reading and writing a spec in the ledger. A stored spec obeyed the rules of its time;
-later rules do not apply to it, so that its job can always be read."""
-
-Value = TypeVar("Value")
+from nightshift.common.spec.section import Absent, Section
+from nightshift.common.spec.tables import TableSpec
 
 BATCH_BYTES = 32 * 2**20
 """Default of batch.bytes: a batch of documents or images stays small in a child's memory."""
-
-Absent = Annotated[Value | None, Field(exclude_if=lambda value: value is None)]
-"""A field that the ledger's JSON does not have where it is null: a job from before the field keeps its
-identity."""
-
-
-class Section(BaseModel):
-    """A section refuses unknown keys and cannot be changed after it was read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
 
 PAUSE = r"^[1-9][0-9]{0,4}[smh]$"
 
@@ -35,7 +18,8 @@ class InputSpec(Section):
     """Which rows go in."""
 
     uri: str | list[str] = Field(
-        description="A file, a directory, a glob or a list of them; local path, s3:// or gs://."
+        description="A file, a directory, a glob or a list of them; local path, s3:// or gs://. Or one table: "
+        "delta:ROOT or iceberg:CATALOG.NAMESPACE.TABLE."
     )
     format: Literal["parquet", "jsonl", "csv", "openai"] | None = Field(
         None,
@@ -52,6 +36,12 @@ class InputSpec(Section):
         None,
         description="hive: folders called key=value become columns; none: they do not. Absent: hive "
         "if every file lies in folders of the same keys.",
+    )
+    version: Absent[int] = Field(
+        None,
+        ge=0,
+        description="Version of a Delta table, or snapshot of an Iceberg table, that is read; absent: the newest "
+        "at submit.",
     )
     id: str | None = Field(
         None,
@@ -138,6 +128,11 @@ class OutputSpec(Section):
         "the first answers decide.",
     )
 
+    table: Absent[TableSpec] = Field(
+        None,
+        description="Delta or Iceberg table that the parts become part of, see [tables.md](tables.md).",
+    )
+
     model_config = ConfigDict(populate_by_name=True)
 
     @field_validator("uri")
@@ -146,6 +141,14 @@ class OutputSpec(Section):
         if not value.strip():
             raise ValueError("name an output directory")
         return value
+
+    @model_validator(mode="after")
+    def _table_fits(self) -> Self:
+        if self.table is not None and self.format != "parquet":
+            raise ValueError(
+                "tables are made of Parquet files: leave output.format out beside output.table"
+            )
+        return self
 
 
 class BatchSpec(Section):

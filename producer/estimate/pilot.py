@@ -22,7 +22,7 @@ from nightshift.common.ledger.queries import failed_rows
 from nightshift.common.row_errors import Failure
 from nightshift.common.settings import Settings
 from nightshift.common.spec import REQUEST_COLUMNS, JobSpec, RequestsTask, digest
-from nightshift.common.spec.sections import STORED
+from nightshift.common.spec.section import STORED
 from nightshift.common.states import JobState
 from nightshift.producer.estimate import estimate_report
 from nightshift.producer.estimate.estimate import Estimate, estimate

@@ -56,7 +56,13 @@ def secrets_for(engine: EngineSpec, settings: Settings) -> tuple[Settings, froze
     supervisor alone serves them.
     """
     own = settings.model_copy(
-        update={"metrics_port": None, "metrics_key": None, "api_keys": {}, "openai_api_key": None}
+        update={
+            "metrics_port": None,
+            "metrics_key": None,
+            "api_keys": {},
+            "openai_api_key": None,
+            "catalogs": {},
+        }
     )
     if isinstance(engine, FunctionEngineSpec):
         return own, (OPENAI_SECRETS | HUB_SECRETS).difference(settings.function_env)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from nightshift.common.spec.json_schema import Scalar, scalar_properties
-from nightshift.common.spec.sections import Absent, Section
+from nightshift.common.spec.section import Absent, Section
 from nightshift.common.spec.tasks import template_arguments
 from nightshift.common.spec.tasks.sampling import Sampling, SamplingColumns
 from nightshift.common.spec.tasks.section import TaskSection

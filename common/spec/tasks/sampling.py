@@ -11,7 +11,7 @@ from pydantic import (
     model_validator,
 )
 
-from nightshift.common.spec.sections import STORED, Absent, Section
+from nightshift.common.spec.section import STORED, Absent, Section
 
 MOST_SAMPLES = 128
 """Most samples of one row: they share the row's place in a batch, and other rows wait for all of them."""

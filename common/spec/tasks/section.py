@@ -4,7 +4,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from nightshift.common.spec.sections import STORED, Absent, Section
+from nightshift.common.spec.section import STORED, Absent, Section
 from nightshift.common.templates.sandbox import compiled, template_columns
 
 

@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from nightshift.common.spec.json_schema import refuse_unusable
-from nightshift.common.spec.sections import STORED, Absent, Section
+from nightshift.common.spec.section import STORED, Absent, Section
 
 
 class OnInvalid(Section):

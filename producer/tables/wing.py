@@ -1,0 +1,1 @@
+"""What tables offer the core, see `producer/wings.py`."""
