@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from nightshift.common import provenance, storage
-from nightshift.common.errors import JobRefused
+from nightshift.common.errors import JobRefused, OutputRefused
 from nightshift.common.formats import output_schema
 from nightshift.common.formats.owner_marker import Owner
+from nightshift.common.formats.table_types import NoTableType
 from nightshift.common.ledger import schema
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
@@ -117,10 +118,18 @@ class JobCache:
     def output_schema(self, job: KnownJob, results: RowResults) -> tuple[pa.Schema, bool]:
         """The job's output schema, which the first answers fix where nothing else did; and whether
         the part is bare: without any answer yet it has only the columns that every part has.
+
+        OutputRefused where the table of the job has no type for what was answered.
         """
         if job.output is not None:
             return job.output, False
-        found = output_schema.inferred_schema(job.spec, job.inputs, results.answers())
+        try:
+            found = output_schema.inferred_schema(job.spec, job.inputs, results.answers())
+        except NoTableType as error:
+            raise OutputRefused(
+                f"{error}: answer with values of another type and resume the job, or cancel the job and "
+                "say the type in output.schema"
+            ) from error
         if found is None:
             return output_schema.bare_schema(job.spec, job.inputs), True
         held = self._ledger.transact(jobs.fix_output_schema, job.id, output_schema.serialize(found))

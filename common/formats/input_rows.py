@@ -18,6 +18,7 @@ from nightshift.common.formats import arranged, hive, input_copies, source_files
 from nightshift.common.formats.jsonl import read as jsonl
 from nightshift.common.formats.known import FORMATS
 from nightshift.common.formats.parquet.read_cache import ReadCache
+from nightshift.common.formats.table_types import without_misfits
 from nightshift.common.formats.values import table_of
 from nightshift.common.row_errors import Failure
 from nightshift.common.spec import JobSpec
@@ -66,7 +67,8 @@ def read_rows(
     copy where there is one and `as_arranged` asks for it. Columns that are passed through are `fixed`,
     too: their types in the output are those of the schema.
 
-    `schema` is that of the job's input. Also raises SourceChanged when a copy is gone.
+    `schema` is that of the job's input. A row with a value that the job's table cannot hold is `bad_type`,
+    see `table_types.without_misfits`. Also raises SourceChanged when a copy is gone.
     """
     source, column = descriptor.source, spec.input.id
     fixed = {*spec.passed_columns, *fixed}
@@ -77,7 +79,7 @@ def read_rows(
         if not as_arranged:
             table = _taken(table, _ascending(indices))
             indices.sort()
-        return _divided(table, indices, failures)
+        return _for_table(spec, source, _divided(table, indices, failures))
     path = hive.columns(spec.input, source.uri)
     rows = read_file_rows(
         replace(descriptor, source=_readable(spec, source)),
@@ -87,6 +89,7 @@ def read_rows(
         id_column=None if column in path else column,
         fixed=fixed,
     )
+    rows = _for_table(spec, source, rows)
     if not path:
         return rows
     return replace(
@@ -94,6 +97,24 @@ def read_rows(
         table=hive.with_path_columns(rows.table, len(rows.row_index), path, columns, schema),
         bad_table=hive.with_path_columns(rows.bad_table, len(rows.bad), path, columns, schema),
     )
+
+
+def _for_table(spec: JobSpec, source: SourceFile, rows: Rows) -> Rows:
+    """The rows with null for values that the job's table cannot hold; a row with one is `bad_type`."""
+    if spec.output.table is None:
+        return rows
+    kind = spec.output.table.format
+    names = [name for name in spec.passed_columns if name in rows.table.column_names]
+    table, misfits = without_misfits(rows.table, names, kind)
+    bad_table, _ = without_misfits(rows.bad_table, names, kind)
+    bad = rows.bad | {
+        rows.row_index[at]: Failure.of(RowErrorKind.BAD_TYPE, f"{source.given_uri}: {why}")
+        for at, why in misfits.items()
+    }
+    if not bad:
+        return rows
+    whole = pa.concat_tables([table, bad_table], promote_options="permissive")
+    return _divided(whole, [*rows.row_index, *rows.bad], bad)
 
 
 def json_texts(

@@ -1,4 +1,8 @@
-"""The columns of the parts of a job: by its task, by its spec, or by the first answers."""
+"""The columns of the parts of a job: by its task, by its spec, or by the first answers.
+
+Where the parts become part of a table, the columns are written in its types; in memory they keep their own.
+NoTableType names a column for which the table has no type.
+"""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -7,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from nightshift.common.formats.arrow_types import arrow_type, storable_type
+from nightshift.common.formats.table_types import for_table
 from nightshift.common.formats.values import CAST_ERRORS, arrow_value, whole_array
 from nightshift.common.spec import (
     ANSWERED_BY,
@@ -153,7 +158,7 @@ def _around(spec: JobSpec, inputs: pa.Schema, columns: list[pa.Field]) -> pa.Sch
     """These columns between those of every part; id and pass-through columns are as in the input."""
     if spec.task.shares:
         columns = [*columns, pa.field(ANSWERED_BY, pa.int64())]
-    return pa.schema(
+    schema = pa.schema(
         [
             pa.field("row_index", pa.int64()),
             *(inputs.field(name) for name in spec.passed_columns),
@@ -161,6 +166,8 @@ def _around(spec: JobSpec, inputs: pa.Schema, columns: list[pa.Field]) -> pa.Sch
             pa.field("error", ERROR_TYPE),
         ]
     )
+    table = spec.output.table
+    return schema if table is None else for_table(schema, table.format)
 
 
 def serialize(schema: pa.Schema) -> bytes:

@@ -8,6 +8,8 @@ import pyarrow as pa
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import output_schema, part_names
+from nightshift.common.formats.parquet.column_types import written_schema
+from nightshift.common.formats.table_types import TITLES, NoTableType
 from nightshift.common.spec import GenerateTask, JobSpec
 from nightshift.common.spec.tasks.template_arguments import column_of
 from nightshift.common.storage import FileInfo
@@ -166,6 +168,33 @@ def _survives_json(kind: pa.DataType) -> bool:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _survives_json(kind.value_type)
     return True
+
+
+def check_table_types(spec: JobSpec, inputs: pa.Schema) -> None:
+    """BadInput for a column that the table of the job has no type for; `inputs` with the texts of
+    `with_late_texts`.
+    """
+    if spec.output.table is None:
+        return
+    in_files = written_schema(inputs)
+    for name in spec.passed_columns:
+        if pa.types.is_null(in_files.field(name).type):
+            raise BadInput(
+                f"the column {name!r} has no value in any file, and so no type, which every column of "
+                f"{TITLES[spec.output.table.format]} needs: leave the column out of the output"
+            )
+    try:
+        output_schema.bare_schema(spec, inputs)
+    except NoTableType as error:
+        raise BadInput(
+            f"{error}: leave the column out of the output, or write the input with another type"
+        ) from error
+    try:
+        output_schema.output_schema(spec, inputs)
+    except NoTableType as error:
+        raise BadInput(f"{error}: name another type in output.schema") from error
+    except ValueError:
+        pass  # no type at all: `fixed_output_schema` says so
 
 
 def check_schema(spec: JobSpec, schema: pa.Schema) -> None:

@@ -284,8 +284,10 @@ def check_rows(intake: Intake) -> None:
     """The columns are those that the spec asks for, and ids differ where they must."""
     spec, planned = intake.spec, intake.plan
     checks.check_schema(spec, planned.schema)
+    schema = checks.with_late_texts(spec, planned)
+    checks.check_table_types(spec, schema)
     unique_ids.check(spec, planned)
-    intake.plan = replace(planned, schema=checks.with_late_texts(spec, planned))
+    intake.plan = replace(planned, schema=schema)
 
 
 def check_fit(intake: Intake) -> None:

@@ -42,11 +42,16 @@ def _canonical(kind: pa.DataType) -> pa.DataType:
 
 def input_field(name: str, kind: pa.DataType) -> pa.Field:
     """A column of an input whose files have this type: canonical, with the file's type as metadata."""
-    canonical, written = storable_type(canonical_type(kind)), _written_type(kind)
-    if canonical == written:
-        return pa.field(name, canonical)
-    kept = pa.schema([pa.field("", written)]).serialize().to_pybytes()
-    return pa.field(name, canonical, metadata={WRITTEN: kept})
+    canonical = pa.field(name, storable_type(canonical_type(kind)))
+    return written_as(canonical, _written_type(kind))
+
+
+def written_as(field: pa.Field, kind: pa.DataType) -> pa.Field:
+    """The same column, which a part has under this type."""
+    if field.type == kind:
+        return pa.field(field.name, kind)
+    kept = pa.schema([pa.field("", kind)]).serialize().to_pybytes()
+    return pa.field(field.name, field.type, metadata={WRITTEN: kept})
 
 
 def _written_type(kind: pa.DataType) -> pa.DataType:
@@ -66,7 +71,7 @@ def _writable(kind: pa.DataType) -> pa.DataType:
 
 
 def written_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns as the input's files had them, without metadata."""
+    """The columns as the parts have them, without metadata: like the input's files, or like a table."""
     return pa.schema([pa.field(field.name, _type_in_file(field)) for field in schema])
 
 
