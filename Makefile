@@ -197,9 +197,10 @@ lint: $(READY)  ## ruff, mypy --strict, import-linter
 bench-console: $(READY)  ## Measure the console's pages over a job of a million batches, and 200 open pages
 	$(BIN)/python -m benchmarks.console
 
-docs: $(READY)  ## Write the tables of docs/spec.md and docs/settings.md and the reference of docs/python.md from the code
+docs: $(READY)  ## Write the tables of docs/spec.md, settings.md and tables.md and the reference of docs/python.md from the code
 	$(BIN)/python docs/spec_tables.py
 	$(BIN)/python docs/settings_tables.py
+	$(BIN)/python docs/types_table.py
 	$(BIN)/python docs/python_reference.py
 
 format: $(READY)  ## Let ruff mend what it can

@@ -30,6 +30,12 @@ def test_the_tables_of_the_settings_are_written_from_their_fields() -> None:
     assert page == written(page), "run `make docs`"
 
 
+def test_the_types_of_tables_are_written_from_the_code() -> None:
+    page = (DOCS / "tables.md").read_text()
+    written = runpy.run_path(str(DOCS / "types_table.py"))["written"]
+    assert page == written(page), "run `make docs`"
+
+
 def test_the_reference_of_python_is_written_from_the_code() -> None:
     page = (DOCS / "python.md").read_text()
     written = runpy.run_path(str(DOCS / "python_reference.py"))["written"]

@@ -215,6 +215,15 @@ def test_every_reader_of_the_table_gets_every_value(both: Any, reader: str) -> N
         assert blur(lakes.values(got)) == blur(wanted), name
 
 
+def test_pyiceberg_alone_reads_a_null_list_of_structs_as_an_empty_one(tmp_path: Path) -> None:
+    """docs/tables.md says so: a version of pyiceberg that reads null may be said there."""
+    column = pa.array([[{"a": 1}], None, []], pa.list_(pa.struct([("a", pa.int64())])))
+    pq.write_table(pa.table({"c": column}), tmp_path / "part.parquet")
+    assert pq.read_table(tmp_path / "part.parquet").column("c").to_pylist() == column.to_pylist()
+    readers = lakes.table_of("iceberg", tmp_path, pa.schema([("c", column.type)]), ["part.parquet"])
+    assert readers["scan"]().column("c").to_pylist() == [[{"a": 1}], [], []]
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 def test_types_that_no_reader_would_get_back_are_refused(kind: TableFormat) -> None:
     for refused in REFUSED["both"] + REFUSED[kind]:
