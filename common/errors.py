@@ -129,5 +129,9 @@ class LeaseLost(NightshiftError):
     """The batch belongs to another owner now: drop the work and delete no part but one's own."""
 
 
+class TableTaken(Retryable):
+    """The rows of a job are on their way into a table now; the same call may work later."""
+
+
 class ArchiveTaken(Retryable):
     """Another process moves the rows of an archived job now; the same call may work later."""

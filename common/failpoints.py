@@ -30,6 +30,10 @@ class Moment(StrEnum):
     LEAVING = "leaving"
     HANDING_OVER = "handing_over"
     DELIVERING = "delivering"
+    TABLE_INTENDED = "table_intended"
+    TABLE_CHECKED = "table_checked"
+    TABLE_WRITTEN = "table_written"
+    TABLE_NOTED = "table_noted"
 
 
 observer: Callable[[Moment], None] | None = None

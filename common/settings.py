@@ -283,7 +283,9 @@ class Settings(ServeSettings, BaseSettings):
     def catalog(self, name: str) -> dict[str, str] | None:
         """The properties of a catalog, secrets among them; None for a name that the operator has not given."""
         found = self.catalogs.get(name)
-        return found and {key: each.get_secret_value() for key, each in found.items()}
+        if found is None:
+            return None
+        return {key: each.get_secret_value() for key, each in found.items()}
 
     def environment(self) -> dict[str, str]:
         """These settings as environment variables for a child process, without those that are unset

@@ -15,6 +15,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.spec.engines import ADDRESS, CALLABLE, EngineSection
 from nightshift.common.spec.job import NAME, JobSpec
 from nightshift.common.spec.sections import PAUSE
+from nightshift.common.spec.tables import CATALOG_NAME, TABLE_NAME
 from nightshift.common.text import unstorable
 
 SPEC_BYTES = 1024 * 1024
@@ -41,6 +42,8 @@ PATTERNS = {
     "a digit first",
     ADDRESS: "an address such as http://host:8000/v1, without a password, a query and spaces",
     PAUSE: "a whole number with its unit, such as 30s, 5m or 1h",
+    CATALOG_NAME: "letters without accents, digits, dashes and underscores",
+    TABLE_NAME: "the name of a table with its namespace, such as sales.answers",
     CALLABLE: "module:name, such as rules:classify for the function classify of rules.py",
 }
 """The texts that a pattern allows, in words. The text that does not match may hold a password."""

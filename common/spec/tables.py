@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from nightshift.common.spec.section import Absent, Section
 
 CATALOG_NAME = r"^[A-Za-z0-9_-]+$"
+TABLE_NAME = r"^[^.\s]+(\.[^.\s]+)+$"
 
 
 class TableSpec(Section):
@@ -26,7 +27,7 @@ class TableSpec(Section):
     )
     name: Absent[str] = Field(
         None,
-        pattern=r"^[^.\s]+(\.[^.\s]+)+$",
+        pattern=TABLE_NAME,
         description="Name of an Iceberg table in its catalog: namespace.table.",
     )
     mode: Literal["append", "overwrite", "merge"] = Field(

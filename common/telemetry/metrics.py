@@ -262,6 +262,8 @@ REAPER_DUTY_FAILURES = CounterMetric(
             "write_finished",
             "make_looks",
             "archive_due",
+            "commit_tables",
+            "remove_replaced",
             "validate",
             "expire",
             "finalize",

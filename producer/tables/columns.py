@@ -81,7 +81,7 @@ def _field(
 
 def _is_list(kind: pa.DataType) -> bool:
     types = pa.types
-    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _widens(found: pa.DataType, wanted: pa.DataType | None) -> bool:
@@ -89,7 +89,7 @@ def _widens(found: pa.DataType, wanted: pa.DataType | None) -> bool:
         return False
     if pa.types.is_decimal(found) and pa.types.is_decimal(wanted):
         return bool(found.scale == wanted.scale and found.precision <= wanted.precision)
-    return _WIDER.get(found) == wanted
+    return bool(_WIDER.get(found) == wanted)
 
 
 def _short(schema: pa.Schema) -> str:

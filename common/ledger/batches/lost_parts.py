@@ -8,7 +8,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.engines import loads
-from nightshift.common.ledger.jobs import archives, jobs
+from nightshift.common.ledger.jobs import archives, jobs, table_commits
 from nightshift.common.states import JobState
 
 REOPEN = text("""
@@ -47,6 +47,7 @@ def redo(connection: Connection, job_id: int, lost: Sequence[tuple[str, int]]) -
     if state is JobState.CANCELLED:
         raise BadInput(f"job {job_id} is cancelled, which is final: none of its rows run again")
     archives.refuse_away(connection, job_id)
+    table_commits.refuse_under_way(connection, job_id)
     given = {
         "id": job_id,
         "ids": [batch for _, batch in lost],

@@ -7,7 +7,7 @@ from sqlalchemy import text
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.engines import loads
-from nightshift.common.ledger.jobs import archives, jobs
+from nightshift.common.ledger.jobs import archives, jobs, table_commits
 from nightshift.common.ledger.statements import statement
 from nightshift.common.states import JobState, RowErrorKind
 
@@ -68,6 +68,7 @@ def retry(
             "directory is a new job"
         )
     archives.refuse_away(connection, job_id)
+    table_commits.refuse_under_way(connection, job_id)
     piece: dict[str, int | None] = {"id": job_id, "after": after, "last": None}
     if most_rows is not None:
         found = connection.scalar(LAST_OF_PIECE, {**piece, "most_rows": most_rows})

@@ -11,7 +11,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger import holds
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.holds import Kind
-from nightshift.common.ledger.jobs import archives, jobs
+from nightshift.common.ledger.jobs import archives, jobs, table_commits
 
 BEGIN = text("""
     INSERT INTO deletions AS d (job_id, output) VALUES (:id, :output)
@@ -35,6 +35,9 @@ REST = (
     "DELETE FROM input_files WHERE job_id = :id",
     "DELETE FROM job_archives WHERE job_id = :id",
     "DELETE FROM job_watches WHERE job_id = :id",
+    "DELETE FROM table_files WHERE job_id = :id",
+    "DELETE FROM table_commits WHERE job_id = :id",
+    "DELETE FROM job_tables WHERE job_id = :id",
     "DELETE FROM holds WHERE subject = CAST(:id AS text) AND kind IN ('finish', 'archive', 'look')",
     "DELETE FROM deletions WHERE job_id = :id",
     "DELETE FROM jobs WHERE id = :id",
@@ -71,6 +74,7 @@ def begin(connection: Connection, job_id: int, *, output: bool) -> tuple[bool, b
     state = jobs.lock(connection, job_id)
     if not state.over:
         raise BadInput(f"job {job_id} is {state}: `nightshift cancel {job_id}` ends it first")
+    table_commits.refuse_under_way(connection, job_id)
     closed = connection.scalar(text("SELECT closed_at FROM jobs WHERE id = :id"), {"id": job_id})
     if closed is None:
         raise BadInput(

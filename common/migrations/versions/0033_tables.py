@@ -1,0 +1,59 @@
+"""Commits of a job's parts to a table of a lake, and which parts the table has."""
+
+from alembic import op
+
+revision = "0033"
+down_revision = "0032"
+branch_labels = None
+depends_on = None
+
+# An older release reads no spec that names a table, so none of its reapers or children ends such a job or removes
+# a part of one: compatible_from stays as it is.
+TABLES = """
+CREATE TABLE job_tables (
+    job_id bigint PRIMARY KEY REFERENCES jobs (id),
+    base text,
+    noted_at timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE job_tables IS
+    'One row a job whose rows become part of a table: the version that the table had at submit, null before its first.';
+
+CREATE TABLE table_commits (
+    job_id bigint NOT NULL REFERENCES jobs (id),
+    number integer NOT NULL CHECK (number > 0),
+    first_seq bigint NOT NULL,
+    stop_seq bigint NOT NULL,
+    base text,
+    state text NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'done', 'refused')),
+    version text,
+    reason text,
+    begun_at timestamptz NOT NULL DEFAULT now(),
+    ended_at timestamptz,
+    PRIMARY KEY (job_id, number)
+);
+COMMENT ON TABLE table_commits IS
+    'One row a commit of parts to a table: open from before the table is written until it is known what became of it.';
+CREATE UNIQUE INDEX table_commits_open ON table_commits (job_id) WHERE state = 'open';
+
+CREATE TABLE table_files (
+    job_id bigint NOT NULL,
+    part_name text NOT NULL,
+    seq bigint NOT NULL,
+    bytes bigint NOT NULL,
+    rows bigint NOT NULL,
+    rows_failed bigint NOT NULL,
+    added integer NOT NULL,
+    removed integer,
+    PRIMARY KEY (job_id, part_name),
+    FOREIGN KEY (job_id, added) REFERENCES table_commits (job_id, number),
+    FOREIGN KEY (job_id, removed) REFERENCES table_commits (job_id, number)
+);
+COMMENT ON TABLE table_files IS
+    'One row a part that a commit adds to the table, and the later commit that removes it, by their numbers.';
+CREATE INDEX table_files_removed ON table_files (job_id, removed) WHERE removed IS NOT NULL;
+"""
+
+
+def upgrade() -> None:
+    """Adds three tables."""
+    op.execute(TABLES)
