@@ -9,8 +9,9 @@ from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import generations
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.settings import Settings
 from nightshift.common.states import JobState, RowErrorKind
-from nightshift.producer import wings
+from nightshift.producer import under_way, wings
 from nightshift.producer.advice.advice import Need, goes_on, nobody_works
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.closed_jobs import bring_back
@@ -46,6 +47,7 @@ def retry(
     failed: bool,
     dead: bool,
     kind: RowErrorKind | None,
+    settings: Settings | None = None,
     allowed: Callable[[Connection], object] = lambda _: None,
 ) -> Retried:
     """Puts the rows back to pending, in pieces; a job that was over loses its manifest until it is
@@ -57,6 +59,9 @@ def retry(
     called in the transaction that begins, and before a copy is made.
     """
     bring_back(ledger, job)
+    for check in wings.offered("before_retry"):
+        check(ledger, job, settings or Settings())
+    under_way.wait(ledger, job.id)
     restore_copies.restore(ledger, job, allowed=allowed)
     after, whole = -1, None
     followers: list[Follower] = []

@@ -4,6 +4,13 @@ A wing takes part where the core asks who does. Its module `wing` is a table: fo
 or where a function stands (`module:name`), so that nothing of a wing is imported before it is asked for.
 
 - `commands`: commands of `nightshift`, a list as `cli/command.py` describes them.
+- `check_spec(spec, settings)`: refuses what needs no server and no file to be seen, with BadInput.
+- `check_job(spec, schema, settings)`: the same once the columns of the input are known; returns what belongs into the
+  transaction that stores the job, a function of the connection and the number of the job, or None.
+- `before_close(ledger, job, settings)`: the last step of a job before a reaper closes it. The step may be taken twice.
+- `before_retry(ledger, job, settings)`: refuses a retry, before anything is changed.
+- `files_in_use(ledger, job, settings)`: files of a job that somebody else reads, as URIs: they stay when the job is
+  deleted.
 - `duties(reaper)`: what a reaper does for the wing, as `reaper/duty.py` describes duties.
 - `bring_back(ledger, job)`, `archived_errors(ledger, job, kind=, limit=)`: rows of a closed job that are
   not in Postgres, see `closed_jobs.py`.
@@ -18,7 +25,17 @@ from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
 
-INSTALLED = ("archive", "doctor", "estimate", "explain", "judge", "serve", "tune", "watch")
+INSTALLED = (
+    "archive",
+    "doctor",
+    "estimate",
+    "explain",
+    "judge",
+    "serve",
+    "tables",
+    "tune",
+    "watch",
+)
 """The wings, by their folders. Without a folder and its name here the rest works."""
 
 

@@ -5,7 +5,7 @@ cut off is given again, and goes on.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, StorageUnavailable
@@ -15,6 +15,7 @@ from nightshift.common.ledger.jobs import deletions, jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.text import first_few
+from nightshift.producer import under_way, wings
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.reaper import finish, manifest, output_directory
 from nightshift.producer.results import part_files
@@ -32,13 +33,14 @@ def delete(ledger: Ledger, job: Job, settings: Settings, *, output: bool) -> Ans
     Raises BadInput for a job that is not over, and for an output directory that does not name the
     job as its owner; DeleteRefused where the store keeps a file.
     """
+    under_way.wait(ledger, job.id)
     with ledger.transaction() as connection:
         goes_on = deletions.takes_output(connection, job.id)
     if output and not goes_on:
         storage.hold(job.output_uri, settings.allowed_roots)
         _refuse_unowned(ledger, job)
     if job.state.over and job.closed_at is None:
-        finish.finish(ledger, job.id, settings.allowed_roots)
+        finish.finish(ledger, job.id, settings)
     with ledger.transaction() as connection:
         output, is_new = deletions.begin(connection, job.id, output=output)
         figures = _figures(jobs.progress(connection, job.id))
@@ -49,12 +51,18 @@ def delete(ledger: Ledger, job: Job, settings: Settings, *, output: bool) -> Ans
                 "output": job.output_uri if output else None,
             }
             audit_log.record(connection, "delete", job.id, detail=detail)
-    files, left = (_delete_files(ledger, job), _left(job)) if output else (0, [])
+    kept = 0
+    files, left = 0, []
+    if output:
+        in_use = in_use_of(ledger, job, settings)
+        files = _delete_files(ledger, job, in_use)
+        kept = sum(storage.exists(uri, links=False) for uri in in_use)
+        left = [name for name in _left(job) if part_names.final(job.output_uri, name) not in in_use]
     while _deleted_page(ledger, job.id):
         pass
     with ledger.transaction() as connection:
         deletions.end(connection, job.id)
-    figures |= {"files": files, "files_left": len(left)}
+    figures |= {"files": files, "files_left": len(left), "files_in_table": kept}
     return Answer("delete", job.label, job.id, {}, _then(job, output, figures, left), figures)
 
 
@@ -68,6 +76,8 @@ def _then(job: Job, output: bool, figures: dict[str, object], left: Sequence[str
     if not output:
         return f"{gone}; its files stay in {job.output_uri}"
     files = f"{gone}, and {figures['files']:,} files"
+    if figures["files_in_table"]:
+        files += f" (its table needs {figures['files_in_table']:,} more, which stay)"
     if left:
         return f"{files}; {first_few(left, 3)} in {job.output_uri} are none of its files and stay"
     return f"{files} in {job.output_uri}"
@@ -91,13 +101,19 @@ def _refuse_unowned(ledger: Ledger, job: Job) -> None:
         )
 
 
-def _delete_files(ledger: Ledger, job: Job) -> int:
-    """Deletes the files of the job, its marker last; returns how many. Without the marker it deletes
-    nothing: an earlier call came to the end of this.
+def in_use_of(ledger: Ledger, job: Job, settings: Settings) -> set[str]:
+    """Files of the job that stay, as URIs, since somebody else reads them."""
+    found = (ask(ledger, job, settings) for ask in wings.offered("files_in_use"))
+    return set().union(*found)
+
+
+def _delete_files(ledger: Ledger, job: Job, in_use: Container[str]) -> int:
+    """Deletes the files of the job but those in use, its marker last; returns how many. Without the marker it
+    deletes nothing: an earlier call came to the end of this.
     """
     if not OwnedDirectory.of_job(ledger, job).is_owned():
         return 0
-    uris = list(files_of(ledger, job))
+    uris = [uri for uri in files_of(ledger, job) if uri not in in_use]
     for uri in under_lock(ledger, job.id, uris):
         storage.delete(uri)
     with ledger.transaction() as connection:
@@ -140,6 +156,8 @@ def files_of(ledger: Ledger, job: Job) -> Iterator[str]:
         sources = jobs.files(connection, job.id)
     own = [part_names.archived(job.output_uri, name) for name in archived]
     generations = part_names.final(job.output_uri, part_names.GENERATIONS)
+    of_table = part_names.final(job.output_uri, part_names.TABLE)
+    own += [f"{of_table}/{name}" for name in storage.list_names(of_table)]
     own += [
         f"{generations}/{name}"
         for name in storage.list_names(generations)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, NightshiftError
 from nightshift.common.ledger import Ledger, audit_log
-from nightshift.common.ledger.jobs import archives, deletions, job_end, jobs
+from nightshift.common.ledger.jobs import archives, deletions, job_end, jobs, table_commits
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.text import first_few
@@ -116,5 +116,6 @@ def _orphans(ledger: Ledger, job: Job, settings: Settings) -> list[str]:
             return left
         if job_end.open_work(connection, job.id).may_commit:
             return left
-    live = set(deletion.part_names_of(ledger, job))
+        kept = table_commits.kept(connection, job.id)
+    live = set(deletion.part_names_of(ledger, job)) | kept
     return left + found.unneeded(live, strangers=False)

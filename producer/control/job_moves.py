@@ -6,8 +6,9 @@ from dataclasses import replace
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.engines import loads
-from nightshift.common.ledger.jobs import jobs, spending
+from nightshift.common.ledger.jobs import jobs, spending, table_commits
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.producer import under_way
 from nightshift.producer.advice.advice import Need, advise, goes_on, nobody_works, subject
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.control.answer import Answer, detail
@@ -20,7 +21,13 @@ def pause(ledger: Ledger, job: Job, here: Here = FLEET) -> Answer:
 
 def cancel(ledger: Ledger, job: Job) -> Answer:
     """Ends the job for good. BadInput where the job is completed or failed."""
-    return _moved(ledger, job, "cancel", jobs.cancel, "parts that are written stay")
+
+    def end(connection: Connection, job_id: int) -> None:
+        table_commits.refuse_cancel(connection, job_id)
+        jobs.cancel(connection, job_id)
+
+    under_way.wait(ledger, job.id)
+    return _moved(ledger, job, "cancel", end, "parts that are written stay")
 
 
 def resume(ledger: Ledger, job: Job, budget: float | None = None, here: Here = FLEET) -> Answer:

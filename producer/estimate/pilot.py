@@ -122,6 +122,7 @@ def _spec(spec: JobSpec, source: str, output: str, batch_rows: int) -> JobSpec:
         "columns": spec.input.columns,
     }
     sections["output"]["uri"] = output
+    sections["output"].pop("table", None)  # the rows of a pilot are no rows of the job's table
     sections["batch"]["rows"] = min(spec.batch.rows, batch_rows)
     # What fits the spec fits its pilot; arguments that auto stands for are filled in already.
     return JobSpec.model_validate(sections, context=STORED)

@@ -3,7 +3,7 @@
 Every step is harmless when it is done twice, by the same reaper or by two at once.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -19,7 +19,9 @@ from nightshift.common.ledger.batches import dispatch, retries
 from nightshift.common.ledger.holds import Hold
 from nightshift.common.ledger.jobs import job_end, jobs
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
+from nightshift.producer import wings
 from nightshift.producer.reaper import (
     error_parts,
     generation_files,
@@ -41,27 +43,28 @@ PIECE = 5_000
 
 
 def finish(
-    ledger: Ledger, job_id: int, roots: Sequence[str] = (), *, hold: Hold | None = None
+    ledger: Ledger, job_id: int, settings: Settings | None = None, *, hold: Hold | None = None
 ) -> None:
     """Brings a job whose batches are all over to its end; returns early if it is not over yet, or if another
     process has taken over the `hold`. Without a hold the job is taken from any process that finishes it.
 
     An error that no later try can solve, an error of our own included, ends the job as failed, with
-    the reason and without a manifest. An output outside `roots` is such an error, where roots are
+    the reason and without a manifest. An output outside the roots of the settings is such an error, where roots are
     set, and so is one that belongs to another job or ledger by now. Raises Retryable on outages: finish is tried again.
     """
+    settings = settings or Settings()
     if hold is None:
         with ledger.transaction() as connection:
             hold = job_end.take(connection, job_id, "command")
         try:
             with renewed(ledger, hold):
-                finish(ledger, job_id, roots, hold=hold)
+                finish(ledger, job_id, settings, hold=hold)
         finally:
             with suppress(Retryable), ledger.transaction() as connection:
                 holds.postpone(connection, hold, 0)
         return
     try:
-        _finish(ledger, hold, roots)
+        _finish(ledger, hold, settings)
     except LeaseLost as lost:
         log.info("finish_left", job_id=job_id, why=str(lost))
     except Retryable:
@@ -74,7 +77,7 @@ def finish(
         log.exception("job_abandoned" if given_up else "finish_failed", job_id=job_id)
 
 
-def _finish(ledger: Ledger, hold: Hold, roots: Sequence[str]) -> None:
+def _finish(ledger: Ledger, hold: Hold, settings: Settings) -> None:
     job_id = int(hold.subject)
     with ledger.transaction() as connection:
         job = jobs.get(connection, job_id)
@@ -85,7 +88,7 @@ def _finish(ledger: Ledger, hold: Hold, roots: Sequence[str]) -> None:
     with writing(ledger, hold) as connection:
         if job_end.hold_refused(connection, job_id):
             return
-    storage.hold(job.output_uri, roots)
+    storage.hold(job.output_uri, settings.allowed_roots)
     OwnedDirectory.of_job(ledger, job).refuse_foreign(job.id)
     check(ledger, hold)
     _in_pieces(ledger, partial(retries.undo, job_id=job_id))
@@ -103,6 +106,8 @@ def _finish(ledger: Ledger, hold: Hold, roots: Sequence[str]) -> None:
     with suppress(Retryable), writing(ledger, hold) as connection:
         job_end.note_code(connection, job_id)
     _count_ids(ledger, job, hold)
+    for step in wings.offered("before_close"):
+        step(ledger, job, settings)
     reached(Moment.CLOSING)
     state = _close(ledger, job, hold)
     if state is not None:

@@ -63,7 +63,7 @@ class Finish:
         ledger, job_id = self._reaper.ledger, int(hold.subject)
         teller = outages.Teller(f"{self._reaper.name}/{job_id}", socket.gethostname())
         try:
-            finish.finish(ledger, job_id, self._reaper.settings.allowed_roots, hold=hold)
+            finish.finish(ledger, job_id, self._reaper.settings, hold=hold)
         except StorageUnavailable as error:
             now = time.monotonic()
             began, told_at = self._waiting.get(hold.subject, (now, now))

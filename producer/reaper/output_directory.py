@@ -15,7 +15,7 @@ from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import part_names, part_rows
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import commits
-from nightshift.common.ledger.jobs import generations, job_end
+from nightshift.common.ledger.jobs import generations, job_end, table_commits
 from nightshift.common.ledger.jobs.generations import Generation
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.text import first_few
@@ -129,7 +129,9 @@ def sweep_parts(ledger: Ledger, job: Job) -> bool:
             f"{len(missing)} parts that the ledger names are not in {job.output_uri}, one is "
             f"{min(missing)}: {part_files.way_back(job)}"
         )
-    unneeded = found.unneeded(live, strangers=True)
+    with ledger.transaction() as connection:
+        kept = table_commits.kept(connection, job.id)
+    unneeded = found.unneeded(live | kept, strangers=True)
     warn_left(job, storage.delete_all([*unneeded, *left_by_killed(job)]))
     storage.remove_directory(part_names.staged(job.output_uri, ""))
     return True

@@ -16,6 +16,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
 from nightshift.common.storage import Listing
 from nightshift.common.text import first_few
+from nightshift.producer import under_way
 from nightshift.producer.advice.advice import Need, goes_on, nobody_works
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.submit.append import append, redo_changed
@@ -71,6 +72,7 @@ def _taken(
     ledger: Ledger, job: Job, uris: Sequence[str], settings: Settings, redo: bool, last: bool
 ) -> Taken:
     refuse(job)
+    under_way.wait(ledger, job.id)
     listing = listed(job, uris or job.spec.input.uris, settings)
     found = _changes(ledger, job, listing, by_name=bool(uris))
     rows = redo_changed(ledger, job, found.changed) if redo and found.changed else 0

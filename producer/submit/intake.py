@@ -33,7 +33,14 @@ from nightshift.common.formats import (
 from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.holds import Hold
-from nightshift.common.ledger.jobs import changed_files, generations, job_submit, jobs, watches
+from nightshift.common.ledger.jobs import (
+    changed_files,
+    generations,
+    job_submit,
+    jobs,
+    table_commits,
+    watches,
+)
 from nightshift.common.ledger.jobs.generations import End, Source
 from nightshift.common.ledger.jobs.job_roots import UNBOUND, Admitted
 from nightshift.common.ledger.jobs.job_submit import NewJob
@@ -43,6 +50,7 @@ from nightshift.common.spec import JobSpec, RequestsTask, digest, finish_by
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo, Listing
 from nightshift.common.text import first_few
+from nightshift.producer import wings
 from nightshift.producer.closed_jobs import bring_back
 from nightshift.producer.submit import (
     auto_args,
@@ -138,6 +146,7 @@ class Intake:
     plan: Plan = field(init=False)
     ids: Known = None
     ordered: Plan | ArrangedPlan = field(init=False)
+    notes: list[Within] = field(default_factory=list)
     answer: Submitted | Appended | None = None
 
     @property
@@ -290,6 +299,13 @@ def check_rows(intake: Intake) -> None:
     intake.plan = replace(planned, schema=schema)
 
 
+def ask_wings(intake: Intake) -> None:
+    """What wings refuse now that the columns are known, and what they note beside the job."""
+    asked = wings.offered("check_job")
+    found = [check(intake.spec, intake.plan.schema, intake.settings) for check in asked]
+    intake.notes = [note for note in found if note is not None]
+
+
 def check_fit(intake: Intake) -> None:
     """The columns are those of the job, which its first files fixed, and ids differ where they must. New files
     without a row are left out: they may get rows.
@@ -356,8 +372,8 @@ def store_job(intake: Intake) -> None:
             loads.forgive(connection, spec.pool, spec.engine_key)
             facts = {"rows": planned.rows_total, "batches": batches}
             audit_log.record(connection, "submit", job_id, detail=facts)
-            if asked.within is not None:
-                asked.within(connection, job_id)
+            for note in (*intake.notes, *([] if asked.within is None else [asked.within])):
+                note(connection, job_id)
             reached(Moment.SUBMITTING)
     except (BadInput, LeaseLost, KeyboardInterrupt) as error:
         # Another process submitted the same a moment ago: its job is the one to return.
@@ -473,9 +489,13 @@ def store_versions(intake: Intake) -> None:
         reached(Moment.APPENDING)
     if reopened or stale:
         withdraw(intake.ledger, job, stale)
+    with intake.ledger.transaction() as connection:
+        kept = table_commits.kept(connection, job.id)
     # Behind the files that name the parts. Names are never used again, so no part of another goes.
     places = (part_names.staged, part_names.final)
-    uris = [place(job.output_uri, name) for place in places for name in old_parts]
+    uris = [
+        place(job.output_uri, name) for place in places for name in old_parts if name not in kept
+    ]
     if refused := storage.delete_all(uris):
         log.warning("files_left", job_id=job.id, files=len(refused), why=first_few(refused, 3))
     intake.answer = Appended(len(planned.files), planned.rows_total, 0, None, reopened)
@@ -491,12 +511,14 @@ class Way:
     until_stored: tuple[Callable[[Intake], None], ...]
 
 
-SURVEY = Way((resolve, list_files, claim_output), (check_batch_file, plan_files, check_rows))
+SURVEY = Way(
+    (resolve, list_files, claim_output), (check_batch_file, plan_files, check_rows, ask_wings)
+)
 """What a submit of a new job would refuse, and its plan; nothing is stored."""
 
 SUBMIT = Way(
     (resolve, list_files, find_known, set_deadline, claim_output),
-    (check_batch_file, plan_files, check_rows, arrange, store_job),
+    (check_batch_file, plan_files, check_rows, ask_wings, arrange, store_job),
 )
 APPEND = Way((open_up, check_paths), (plan_files, check_fit, arrange_generation, store_generation))
 REDO = Way((open_up, check_paths), (plan_files, check_fit, store_versions))

@@ -7,6 +7,7 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
+from nightshift.producer import wings
 from nightshift.producer.submit.intake import (
     PLAIN,
     SURVEY,
@@ -70,6 +71,8 @@ def check_before(spec: JobSpec, settings: Settings, *, has_ledger: bool, adopt: 
     """
     spec = resolved(spec)
     storage.check_roots([*spec.input.uris, spec.output.uri], settings.allowed_roots)
+    for check in wings.offered("check_spec"):
+        check(spec, settings)
     with within_roots(settings):
         storage.expand(uri for uri in spec.input.uris if storage.is_local(uri))
         storage.check_directory(spec.output.uri)

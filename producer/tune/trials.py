@@ -111,7 +111,8 @@ class Trials:
                 **spec,
                 "name": f"{self.spec.name[:52]}-tune",
                 "engine": {**engine, "args": dict(args)},
-                "output": {**spec["output"], "uri": self.output(again)},
+                # The rows of a trial are no rows of the job's table.
+                "output": {**spec["output"], "uri": self.output(again), "table": None},
                 "batch": {**spec.get("batch", {}), "rows": min(rows, MOST_BATCH_ROWS)},
                 "limits": limits,
             },

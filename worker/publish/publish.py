@@ -152,7 +152,8 @@ class Publisher:
         with suppressed(Exception, self._child.recorder, "settle_failed", batch_id=lease.batch_id):
             storage.move(staged(uri, part.name), final(uri, part.name), part.bytes)
             reached(Moment.MOVED)
-            if lease.kept_part is not None:
+            # A table may have the old part: a reaper removes the part in time.
+            if lease.kept_part is not None and each.spec.output.table is None:
                 storage.delete(final(uri, lease.kept_part))
 
     def _judge(self, job_id: int) -> None:

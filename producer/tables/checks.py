@@ -1,0 +1,104 @@
+"""What is refused at submit, while no row has run: a table that cannot be had, or that the parts do not fit."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from nightshift.common import storage
+from nightshift.common.errors import BadInput
+from nightshift.common.formats import output_schema
+from nightshift.common.formats.parquet.column_types import written_schema
+from nightshift.common.ledger import Connection, Ledger
+from nightshift.common.ledger.jobs import table_commits
+from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.settings import Settings
+from nightshift.common.spec import JobSpec
+from nightshift.common.text import first_few
+from nightshift.producer.tables.commit import table_of
+from nightshift.producer.tables.data_files import PartsOfTable
+from nightshift.producer.tables.table import CommitRefused, Seen, Table
+
+
+def check_spec(spec: JobSpec, settings: Settings) -> None:
+    """BadInput for what can be said of the table without the columns of the input: its place, its package, its
+    catalog.
+    """
+    if spec.output.table is not None:
+        _looked_at(spec, settings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """Notes the version that the table has at submit, with the job."""
+
+    base: str | None
+
+    def __call__(self, connection: Connection, job_id: int) -> None:
+        table_commits.note(connection, job_id, self.base)
+
+
+def check_job(
+    spec: JobSpec, inputs: pa.Schema, settings: Settings
+) -> Callable[[Connection, int], None] | None:
+    """The same, and BadInput for columns that do not fit; where only the first answers say the columns, those that
+    are known. Returns what notes the version of the table with the job.
+    """
+    if spec.output.table is None:
+        return None
+    table, seen = _looked_at(spec, settings)
+    known = output_schema.output_schema(spec, inputs) or output_schema.bare_schema(spec, inputs)
+    if (why := table.misfit(seen, written_schema(known))) is not None:
+        raise BadInput(f"the rows do not fit the table {spec.output.table.title}: {why}")
+    own = f"{spec.output.uri}/"
+    if any(name.startswith(own) for name in table.names(seen)):
+        raise BadInput(
+            f"the table {spec.output.table.title} has files in {spec.output.uri} already, which a new job would write "
+            "over: name another output directory"
+        )
+    return _Noted(seen.version)
+
+
+def _looked_at(spec: JobSpec, settings: Settings) -> tuple[Table, Seen]:
+    assert spec.output.table is not None
+    table = table_of(spec.output.table, settings)
+    if (root := spec.output.table.uri) is not None:
+        root = storage.resolve(root)
+        if not spec.output.uri.startswith(f"{root}/"):
+            raise BadInput(
+                f"output.uri {spec.output.uri} does not lie below the table {root}, whose files its parts become: say "
+                f"output.uri: {root}/{spec.name}"
+            )
+    try:
+        seen = table.look()
+        storage.check_roots(table.places(seen), settings.allowed_roots)
+    except CommitRefused as refused:
+        raise BadInput(str(refused)) from refused
+    return table, seen
+
+
+def check_retry(ledger: Ledger, job: Job, settings: Settings) -> None:
+    """BadInput for a retry whose new answers could not take the place of the old ones, since the table has not the
+    parts any more that the ledger put there. A commit that was refused may go on with the table as it is now.
+    """
+    if job.spec.output.table is None:
+        return
+    table = table_of(job.spec.output.table, settings)
+    with storage.within(job.roots, storage.OF_JOB):
+        seen = table.look()
+        with ledger.transaction() as connection:
+            last = table_commits.last(connection, job.id)
+            has = table_commits.files_with_errors(connection, job.id)
+            if last is not None and last.state == "refused" and last.number == 1:
+                table_commits.note(connection, job.id, seen.version)
+        if job.spec.output.table.mode == "merge" or not has:
+            return
+        parts = PartsOfTable.of(job)
+        names = table.names(seen)
+        gone = [part.name for part in has if parts.place(part) not in names]
+    if gone:
+        raise BadInput(
+            f"{first_few(gone, 3)} of job {job.id} {'is' if len(gone) == 1 else 'are'} no file of the table "
+            f"{job.spec.output.table.title} any more, since somebody compacted, changed or deleted rows there: new "
+            "answers could not take the place of the old ones; submit the rows as a job of their own"
+        )

@@ -1,0 +1,286 @@
+"""A job's parts become part of its table: in one commit, exactly once, whoever dies at which moment.
+
+    intend   the ledger notes the version of the table, and which parts the commit adds and removes; until the end
+             of the commit nobody changes these
+    look     the table and then the ledger are asked whether the commit was made; snapshots expire, and with them
+             what the table knows
+    check    each file is there and is what the ledger says; the table has the columns, and no version that forbids
+             the commit
+    write    one commit to the version that was looked at; where another process was faster, once more from `look`
+    note     the ledger notes the version that has the commit
+
+A process that finds an open commit goes on from `look`, so it does not matter who began it. The table keeps the
+number of the last commit of a job: Delta as the version of an application transaction, Iceberg as a property.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+import structlog
+
+from nightshift.common import storage
+from nightshift.common.errors import BadInput, StorageUnavailable
+from nightshift.common.failpoints import Moment, reached
+from nightshift.common.ledger import Ledger, schema
+from nightshift.common.ledger.jobs import job_end, jobs, table_commits
+from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.ledger.jobs.table_commits import Scope, TableCommit, TableFile
+from nightshift.common.settings import Settings
+from nightshift.common.spec.tables import TableSpec
+from nightshift.common.states import JobState
+from nightshift.common.text import first_few
+from nightshift.producer.tables.data_files import PartsOfTable
+from nightshift.producer.tables.delta import DeltaTables
+from nightshift.producer.tables.iceberg import IcebergTables
+from nightshift.producer.tables.table import (
+    Change,
+    CommitLost,
+    CommitRefused,
+    DataFile,
+    Seen,
+    Table,
+)
+
+log = structlog.get_logger(__name__)
+
+MOST_LOOKS = 30
+"""How often a commit that others overtake is tried in one turn of a reaper; the next turn goes on."""
+
+PAUSE_SECONDS = 0.2
+"""Longest pause between two tries."""
+
+
+def table_of(spec: TableSpec, settings: Settings) -> Table:
+    """The table that a spec names."""
+    if spec.uri is not None:
+        return DeltaTables(storage.resolve(spec.uri))
+    assert spec.catalog is not None
+    assert spec.name is not None
+    return IcebergTables(settings, spec.catalog, spec.name)
+
+
+def app_of(ledger: Ledger, job: Job) -> str:
+    """How the table names a job: jobs of two ledgers may have one number."""
+    with ledger.transaction() as connection:
+        return f"{schema.ledger_id(connection)}.{job.id}"
+
+
+def commit_job(ledger: Ledger, job: Job, settings: Settings) -> None:
+    """Commits what the table of a job lacks, before the job is closed; a job that failed or was cancelled commits
+    nothing. Raises CommitRefused where the job cannot end so, Retryable errors for outages.
+    """
+    if job.spec.output.table is None:
+        return
+    with storage.within(job.roots, storage.OF_JOB):
+        _commit_job(ledger, job, settings)
+
+
+def _commit_job(ledger: Ledger, job: Job, settings: Settings) -> None:
+    work = _Commits(ledger, job, settings)
+    work.finish_begun()
+    with ledger.transaction() as connection:
+        ends_well = job_end.open_work(connection, job.id).end is JobState.COMPLETED
+    if ends_well:
+        work.commit_due()
+
+
+def commit_finished(ledger: Ledger, settings: Settings) -> None:
+    """Commits the generations of open jobs that are finished. A job whose table cannot be had stops no other."""
+    with ledger.transaction() as connection:
+        found = table_commits.open_jobs(connection, MOST_LOOKS)
+    for job_id in found:
+        with ledger.transaction() as connection:
+            job = jobs.get(connection, job_id)
+        if job is None or job.spec.output.table is None:
+            continue
+        try:
+            with storage.within(job.roots, storage.OF_JOB):
+                work = _Commits(ledger, job, settings)
+                work.finish_begun()
+                work.commit_due(finished=True)
+        except Exception as error:  # no job may keep the others from their tables
+            log.warning("table_not_committed", job_id=job_id, error=str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class _RowsOfParts:
+    """The rows of a merge."""
+
+    parts: PartsOfTable
+    files: list[TableFile]
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        return self.parts.batches(self.files)
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+
+@contextmanager
+def _waiting() -> Iterator[None]:
+    """A catalog that is out of reach, or that this machine does not know, is an outage for a job whose rows are done."""
+    try:
+        yield
+    except BadInput as error:
+        raise StorageUnavailable(str(error)) from error
+
+
+class _Commits:
+    """The commits of one job."""
+
+    def __init__(self, ledger: Ledger, job: Job, settings: Settings) -> None:
+        assert job.spec.output.table is not None
+        self._ledger, self._job = ledger, job
+        self._spec = job.spec.output.table
+        self._table = table_of(self._spec, settings)
+        self._app = app_of(ledger, job)
+        self._parts = PartsOfTable.of(job)
+
+    def finish_begun(self) -> None:
+        """Goes on with a commit that another process began."""
+        with self._ledger.transaction() as connection:
+            last = table_commits.last(connection, self._job.id)
+        if last is not None and last.state == "open":
+            self._carry_out(last)
+
+    def commit_due(self, *, finished: bool = False) -> None:
+        """Commits the scopes whose parts the table lacks, one after the other; of generations those that are
+        `finished`, where only these are wanted.
+        """
+        with self._ledger.transaction() as connection:
+            due = table_commits.due(connection, self._job.id, finished=finished)
+        for scope in due:
+            if (begun := self._intend(scope)) is not None:
+                self._carry_out(begun)
+
+    def _seen(self) -> Seen:
+        """The table as it is now, which lies within the roots of the job."""
+        with _waiting():
+            seen = self._table.look()
+        storage.check_held(self._table.places(seen), self._job.roots, storage.OF_JOB)
+        return seen
+
+    def _intend(self, scope: Scope) -> TableCommit | None:
+        seen = self._seen()
+        with self._ledger.transaction() as connection:
+            last = table_commits.last(connection, self._job.id)
+            # A process that was frozen while others refused its commit may have made the commit after all.
+            if (
+                last is not None
+                and last.state == "refused"
+                and self._table.number(seen, self._app) >= last.number
+            ):
+                table_commits.end(connection, last, version=seen.version)
+            begun = table_commits.begin(connection, self._job.id, scope, seen.version)
+        reached(Moment.TABLE_INTENDED)
+        return begun
+
+    def _carry_out(self, commit: TableCommit) -> None:
+        with self._ledger.transaction() as connection:
+            add, remove = table_commits.files(connection, commit)
+        try:
+            version = self._made(commit, add, remove)
+        except CommitRefused as refused:
+            with self._ledger.transaction() as connection:
+                table_commits.end(connection, commit, reason=str(refused))
+            raise
+        if version is None:
+            return
+        with self._ledger.transaction() as connection:
+            table_commits.end(connection, commit, version=version)
+        reached(Moment.TABLE_NOTED)
+        log.info(
+            "table_committed",
+            job_id=self._job.id,
+            table=self._spec.title,
+            version=version,
+            parts=len(add),
+            replaced=len(remove),
+        )
+
+    def _made(
+        self, commit: TableCommit, add: list[TableFile], remove: list[TableFile]
+    ) -> str | None:
+        """The version of the table that has the commit; None where the ledger knows what became of it."""
+        files: list[DataFile] | None = None
+        for _ in range(MOST_LOOKS):
+            seen = self._seen()
+            if self._table.number(seen, self._app) >= commit.number:
+                return seen.version
+            with self._ledger.transaction() as connection:
+                if table_commits.state_of(connection, commit) != "open":
+                    return None
+            if files is None:
+                files = self._parts.checked(add)
+            change = self._change(commit, seen, files, add, remove)
+            self._check(commit, seen, change)
+            reached(Moment.TABLE_CHECKED)
+            try:
+                with _waiting():
+                    version = self._table.commit(seen, change)
+            except CommitLost:
+                time.sleep(random.uniform(0, PAUSE_SECONDS))
+                continue
+            reached(Moment.TABLE_WRITTEN)
+            return version
+        raise StorageUnavailable(
+            f"others commit to the table {self._spec.title} all the time, and were faster {MOST_LOOKS} times"
+        )
+
+    def _change(
+        self,
+        commit: TableCommit,
+        seen: Seen,
+        files: list[DataFile],
+        add: list[TableFile],
+        remove: list[TableFile],
+    ) -> Change:
+        schema = self._parts.schema
+        if self._spec.mode == "merge" and seen.version is not None:
+            rows = _RowsOfParts(self._parts, add)
+            return Change(self._app, commit.number, schema, merge=rows, key=self._job.spec.input.id)
+        merged = self._spec.mode == "merge"
+        return Change(
+            self._app,
+            commit.number,
+            schema,
+            add=files,
+            remove=[] if merged else [self._parts.place(part) for part in remove],
+            overwrite=self._spec.mode == "overwrite" and commit.number == self._first_number(),
+        )
+
+    def _first_number(self) -> int:
+        """The number of the first commit that the table got or gets: those before were refused."""
+        with self._ledger.transaction() as connection:
+            return table_commits.first_made(connection, self._job.id)
+
+    def _check(self, commit: TableCommit, seen: Seen, change: Change) -> None:
+        """CommitRefused where the table that was seen forbids the commit."""
+        if (why := self._table.misfit(seen, change.schema)) is not None:
+            raise CommitRefused(f"the parts do not fit the table {self._spec.title}: {why}")
+        if change.overwrite:
+            self._refuse_overtaken(seen)
+        if change.remove:
+            names = self._table.names(seen)
+            gone = [uri for uri in change.remove if uri not in names]
+            if gone:
+                raise CommitRefused(
+                    f"{first_few(gone, 2)} {'is' if len(gone) == 1 else 'are'} no file of the table "
+                    f"{self._spec.title} any more, since somebody compacted, changed or deleted rows there: "
+                    "the new answers cannot take the place of the old ones"
+                )
+
+    def _refuse_overtaken(self, seen: Seen) -> None:
+        with self._ledger.transaction() as connection:
+            base = table_commits.noted_base(connection, self._job.id)
+        if seen.version != base:
+            raise CommitRefused(
+                f"the table {self._spec.title} had the version {base or 'none'} when job {self._job.id} was "
+                f"submitted and has {seen.version} by now, which mode overwrite would lose: `nightshift retry "
+                f"{self._job.id} --dead` overwrites what is there now"
+            )

@@ -1,0 +1,153 @@
+"""Parts on their way into a table: each is looked at, since no library checks that a file is there, has the columns
+of the table and holds what is said of it.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nightshift.common import storage
+from nightshift.common.errors import BadInput
+from nightshift.common.formats import part_names, part_rows
+from nightshift.common.formats.parquet.column_types import written_schema
+from nightshift.common.formats.parquet.footer import read_footer
+from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.ledger.jobs.table_commits import TableFile
+from nightshift.producer.results import part_files
+from nightshift.producer.tables.table import CommitRefused, DataFile
+
+THREADS = 16
+"""Files whose footers are read at once: on object stores the waiting costs most."""
+
+TEXT_BYTES = 64
+"""Longest text that stands in the statistics of a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartsOfTable:
+    """The parts of a job as files of its table. With `drops_errors` a part that has rows with an error is written
+    anew without them, in a folder of its own.
+    """
+
+    job: Job
+    schema: pa.Schema
+    drops_errors: bool
+
+    @classmethod
+    def of(cls, job: Job) -> "PartsOfTable":
+        """The parts of a job."""
+        assert job.spec.output.table is not None
+        drops_errors = job.spec.output.table.errors == "drop"
+        return cls(job, written_schema(part_files.schema_of(job)), drops_errors)
+
+    def place(self, part: TableFile) -> str:
+        """The address of the file that stands for a part in the table."""
+        if self.drops_errors and part.rows_failed:
+            return part_names.final(self.job.output_uri, f"{part_names.TABLE}/{part.name}")
+        return part_names.final(self.job.output_uri, part.name)
+
+    def checked(self, parts: Sequence[TableFile]) -> list[DataFile]:
+        """The files of parts, each looked at; parts without a row for the table have none. Raises CommitRefused for a
+        part that is gone or is not what the ledger says, StorageUnavailable.
+        """
+        wanted = [part for part in parts if self._rows(part)]
+        with ThreadPoolExecutor(min(THREADS, max(1, len(wanted)))) as threads:
+            return list(threads.map(storage.carried(self._checked), wanted))
+
+    def batches(self, parts: Sequence[TableFile]) -> Iterator[pa.RecordBatch]:
+        """The rows of parts for the table, in order."""
+        for part in parts:
+            yield from self._rows_of(part)
+
+    def _rows(self, part: TableFile) -> int:
+        return part.rows - (part.rows_failed if self.drops_errors else 0)
+
+    def _checked(self, part: TableFile) -> DataFile:
+        uri = part_names.final(self.job.output_uri, part.name)
+        found = self._looked_at(part, uri, part.rows)
+        if found.bytes != part.bytes:
+            raise CommitRefused(
+                f"{uri} has {found.bytes:,} bytes, and the ledger says {part.bytes:,}: put the part back, or run "
+                f"`nightshift retry {self.job.id} --lost`"
+            )
+        place = self.place(part)
+        if place == uri:
+            return found
+        if not storage.exists(place, links=False):
+            made_by = part_files.store(self.job).provenance(uri)
+            part_rows.write_batches(place, self._rows_of(part), self.schema, "parquet", made_by)
+        return self._looked_at(part, place, self._rows(part))
+
+    def _rows_of(self, part: TableFile) -> Iterator[pa.RecordBatch]:
+        uri = part_names.final(self.job.output_uri, part.name)
+        for batch in part_rows.iter_part_batches(uri, "parquet", self.schema):
+            yield batch.filter(batch.column("error").is_null()) if self.drops_errors else batch
+
+    def _looked_at(self, part: TableFile, uri: str, rows: int) -> DataFile:
+        try:
+            size = storage.stat(uri, links=False).size
+            footer = read_footer(uri)
+        except (FileNotFoundError, BadInput) as error:
+            why = "is gone" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
+            raise CommitRefused(
+                f"{uri} {why}: `nightshift retry {self.job.id} --lost` runs its rows again"
+            ) from error
+        columns = footer.schema.remove_metadata()
+        if not _bare(columns).equals(_bare(self.schema)):
+            raise CommitRefused(f"{uri} has other columns than the job: {columns.to_string()}")
+        if footer.starts[-1] != rows:
+            raise CommitRefused(
+                f"{uri} holds {footer.starts[-1]:,} rows, and the ledger says {rows:,}"
+            )
+        return DataFile(uri, size, rows, *statistics(footer.metadata))
+
+
+def _bare(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([(field.name, field.type) for field in schema])
+
+
+def statistics(
+    metadata: pq.FileMetaData,
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
+    """The least and the greatest value and the number of nulls of flat columns, by their names, over all row groups.
+
+    Numbers with a fraction are left out, since a reader may take NaN for the greatest of them; so are long texts
+    and columns of which any row group says nothing.
+    """
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    for at in range(metadata.num_columns):
+        name = metadata.schema.column(at).path
+        if "." in name:
+            continue
+        found = [group.column(at).statistics for group in groups]
+        if any(each is None for each in found):
+            continue
+        if all(each.has_null_count for each in found):
+            nulls[name] = sum(each.null_count for each in found)
+        ranges = [
+            (each.min, each.max) if each.has_min_max else None
+            for each, group in zip(found, groups, strict=True)
+            if not (each.has_null_count and each.null_count == group.num_rows)
+        ]
+        known = [pair for pair in ranges if pair is not None and all(map(_is_told, pair))]
+        if known and len(known) == len(ranges):
+            least[name] = min(low for low, _ in known)
+            greatest[name] = max(high for _, high in known)
+    return least, greatest, nulls
+
+
+def _is_told(value: object) -> bool:
+    """Whether a value stands in statistics as it is."""
+    if isinstance(value, bool):
+        return False
+    if isinstance(value, str):
+        return len(value.encode()) <= TEXT_BYTES
+    return type(value) in (int, date)

@@ -1,0 +1,236 @@
+"""Delta tables, by deltalake.
+
+A commit is made from the handle that looked at the table, without deltalake's own tries: Delta records the
+transaction of an application and does not enforce it, so a commit that is tried again on a newer version could be
+made twice.
+"""
+
+import json
+import time
+from datetime import date
+from functools import cached_property
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from nightshift.common.errors import BadInput, StorageUnavailable
+from nightshift.producer.tables import columns
+from nightshift.producer.tables.delta_root import check_root
+from nightshift.producer.tables.store_options import storage_options
+from nightshift.producer.tables.table import Change, CommitLost, CommitRefused, DataFile, Seen
+
+KNOWN_FEATURES = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "deletionVectors",
+        "domainMetadata",
+        "inCommitTimestamp",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+"""Features of a table that ask nothing of a file that is added to it."""
+
+RULES = ("delta.constraints.", "delta.columnMapping.mode", "delta.enableRowTracking")
+"""Beginnings of properties that ask something of each row or column."""
+
+
+class DeltaTables:
+    """A Delta table by its root."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    @cached_property
+    def _lib(self) -> Any:
+        try:
+            import deltalake
+        except ImportError as error:
+            raise BadInput(
+                "Delta tables need the package deltalake: pip install 'nightshift-fleet[delta]'"
+            ) from error
+        return deltalake
+
+    def look(self) -> Seen:
+        """The table as it is now; see `Table.look`."""
+        exceptions = self._lib.exceptions
+        check_root(self.root)
+        try:
+            handle = self._lib.DeltaTable(self.root, storage_options=storage_options(self.root))
+        except exceptions.TableNotFoundError:
+            return Seen()
+        except exceptions.DeltaProtocolError as error:
+            raise CommitRefused(f"the table {self.root} cannot be read: {error}") from error
+        except (exceptions.DeltaError, OSError) as error:
+            raise StorageUnavailable(
+                f"the table {self.root} cannot be read now: {error}"
+            ) from error
+        self._refuse_rules(handle)
+        return Seen(str(handle.version()), pa.schema(handle.schema().to_arrow()), handle)
+
+    def _refuse_rules(self, handle: Any) -> None:
+        """Files that are added are not looked at by the library, so a table must ask nothing of them."""
+        protocol, metadata = handle.protocol(), handle.metadata()
+        asked = set(protocol.writer_features or ()) - KNOWN_FEATURES
+        asked |= {
+            name
+            for name, value in metadata.configuration.items()
+            if name.startswith(RULES) and value not in ("none", "false")
+        }
+        if protocol.min_writer_version in (3, 4, 5, 6):
+            fields = json.loads(handle.schema().to_json())["fields"]
+            asked |= {
+                f"{field['name']}: {key}"
+                for field in fields
+                for key in field["metadata"]
+                if key.startswith("delta.")
+            }
+        if metadata.partition_columns:
+            asked.add(f"partitioned by {', '.join(metadata.partition_columns)}")
+        if asked:
+            raise CommitRefused(
+                f"the table {self.root} asks something of its files that parts of a job do not keep: "
+                f"{', '.join(sorted(asked))}"
+            )
+
+    def number(self, seen: Seen, app: str) -> int:
+        """See `Table.number`."""
+        found = None if seen.handle is None else seen.handle.transaction_version(app)
+        return 0 if found is None else int(found)
+
+    def places(self, seen: Seen) -> list[str]:
+        """See `Table.places`."""
+        return [self.root]
+
+    def names(self, seen: Seen) -> set[str]:
+        """See `Table.names`."""
+        if seen.handle is None:
+            return set()
+        actions = pa.table(seen.handle.get_add_actions(flatten=True))
+        return {self._address(unquote(path)) for path in actions.column("path").to_pylist()}
+
+    def _address(self, path: str) -> str:
+        return path if path.startswith("/") or "://" in path else f"{self.root}/{path}"
+
+    def misfit(self, seen: Seen, schema: pa.Schema) -> str | None:
+        """See `Table.misfit`."""
+        return None if seen.schema is None else columns.misfit(schema, seen.schema, "delta")
+
+    def commit(self, seen: Seen, change: Change) -> str:
+        """See `Table.commit`."""
+        lib, exceptions = self._lib, self._lib.exceptions
+        properties = lib.CommitProperties(
+            custom_metadata={"nightshift": f"{change.app} {change.number}"},
+            max_commit_retries=0,
+            app_transactions=[lib.Transaction(change.app, change.number)],
+        )
+        try:
+            if seen.handle is None:
+                return self._create(change, properties)
+            if change.merge is not None:
+                return self._merge(seen.handle, change, properties)
+            return self._write(seen.handle, change, properties)
+        except exceptions.CommitFailedError as error:
+            raise CommitLost(f"{self.root} has another version than {seen.version}") from error
+        except exceptions.DeltaError as error:
+            # Whoever makes a table second is told so in an error that has no type of its own.
+            now = self.look()
+            if now.version != seen.version:
+                raise CommitLost(f"{self.root} has the version {now.version} by now") from error
+            raise StorageUnavailable(
+                f"the table {self.root} cannot be written now: {error}"
+            ) from error
+        except OSError as error:
+            raise StorageUnavailable(
+                f"the table {self.root} cannot be written now: {error}"
+            ) from error
+
+    def _create(self, change: Change, properties: Any) -> str:
+        from deltalake.transaction import create_table_with_add_actions
+
+        create_table_with_add_actions(
+            self.root,
+            self._lib.Schema.from_arrow(change.schema),
+            [self._add(file) for file in change.add],
+            mode="error",
+            storage_options=storage_options(self.root),
+            commit_properties=properties,
+        )
+        return "0"
+
+    def _write(self, handle: Any, change: Change, properties: Any) -> str:
+        from deltalake.transaction import RemoveAction
+
+        version = handle.version()
+        now = int(time.time() * 1000)
+        actions = [self._add(file) for file in change.add]
+        actions += [
+            RemoveAction(path=self._path(uri), data_change=True, deletion_timestamp=now)
+            for uri in change.remove
+        ]
+        handle.create_write_transaction(
+            actions,
+            "overwrite" if change.overwrite else "append",
+            self._lib.Schema.from_arrow(change.schema),
+            commit_properties=properties,
+        )
+        return str(version + 1)
+
+    def _merge(self, handle: Any, change: Change, properties: Any) -> str:
+        assert change.merge is not None
+        assert change.key is not None
+        version = handle.version()
+        rows = pa.RecordBatchReader.from_batches(change.schema, change.merge.batches())
+        key = '"' + change.key.replace('"', '""') + '"'
+        (
+            handle.merge(
+                rows,
+                f"t.{key} = s.{key}",
+                source_alias="s",
+                target_alias="t",
+                commit_properties=properties,
+            )
+            .when_matched_update_all()
+            .when_not_matched_insert_all()
+            .execute()
+        )
+        return str(version + 1)
+
+    def _path(self, uri: str) -> str:
+        return uri.removeprefix(f"{self.root}/")
+
+    def _add(self, file: DataFile) -> Any:
+        from deltalake.transaction import AddAction
+
+        return AddAction(
+            path=self._path(file.uri),
+            size=file.bytes,
+            partition_values={},
+            modification_time=int(time.time() * 1000),
+            data_change=True,
+            stats=stats_of(file),
+        )
+
+
+def stats_of(file: DataFile) -> str:
+    """The statistics of a file as they stand in the log."""
+
+    def told(values: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: value.isoformat() if isinstance(value, date) else value
+            for name, value in values.items()
+        }
+
+    return json.dumps(
+        {
+            "numRecords": file.rows,
+            "minValues": told(file.least),
+            "maxValues": told(file.greatest),
+            "nullCount": file.nulls,
+        },
+        ensure_ascii=False,
+    )

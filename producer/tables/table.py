@@ -1,0 +1,103 @@
+"""What a commit asks of a table, whichever library it is reached by."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from nightshift.common.errors import NightshiftError, Permanent
+
+
+class CommitRefused(Permanent):
+    """A commit that no later try can make; the message says why, and what a person can do."""
+
+
+class CommitLost(NightshiftError):
+    """Somebody else committed to the table since it was looked at: look again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A table as it was looked at: its version, None where there is no table, and its columns. `handle` is the
+    library's own; a commit from it is made against this very version.
+    """
+
+    version: str | None = None
+    schema: pa.Schema | None = None
+    handle: Any = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file that becomes part of a table: its address, its size in bytes, its rows, and what its footer
+    says of each column of whole numbers, texts and dates: the least and the greatest value, and the nulls.
+    """
+
+    uri: str
+    bytes: int
+    rows: int
+    least: dict[str, Any]
+    greatest: dict[str, Any]
+    nulls: dict[str, int]
+
+
+class Rows(Protocol):
+    """The rows of a merge, as often as they are asked for."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All of them, in bounded memory."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the files that hold them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One commit. `app` and `number` name it in the table: the job, and the commit within the job.
+
+    `add` become files of the table, and `remove` are none any more, by their addresses; with `overwrite` no file
+    of before is. With `merge`, rows take the place of those that have the same value in the column `key`.
+    """
+
+    app: str
+    number: int
+    schema: pa.Schema
+    add: Sequence[DataFile] = ()
+    remove: Sequence[str] = ()
+    overwrite: bool = False
+    merge: Rows | None = None
+    key: str | None = None
+
+
+class Table(Protocol):
+    """A table by its name. Outages are Retryable errors."""
+
+    def look(self) -> Seen:
+        """The table as it is now. Raises CommitRefused for one that Nightshift cannot write to."""
+        ...
+
+    def number(self, seen: Seen, app: str) -> int:
+        """The number of the last commit of a job that the table has; 0 for none."""
+        ...
+
+    def places(self, seen: Seen) -> list[str]:
+        """The folders that the table lies in, which are held to the roots of a job."""
+        ...
+
+    def names(self, seen: Seen) -> set[str]:
+        """The addresses of the files of the table."""
+        ...
+
+    def misfit(self, seen: Seen, schema: pa.Schema) -> str | None:
+        """Why Parquet files with these columns cannot become part of the table; None where they can."""
+        ...
+
+    def commit(self, seen: Seen, change: Change) -> str:
+        """Makes a change to the version that was seen, in one commit; returns the new version. Makes the table where
+        there is none. Raises CommitLost where the table has another version by now, and then nothing is changed.
+        """
+        ...

@@ -1,0 +1,286 @@
+"""A job's parts become part of a table: in one commit, in place, exactly once; both formats, by their own libraries."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import Ledger
+from nightshift.common.settings import Settings
+from nightshift.common.spec import parse_spec
+from nightshift.common.states import JobState
+from nightshift.producer.control import garbage, job_moves
+from nightshift.producer.control.deletion import delete
+from nightshift.producer.submit.submit import submit
+from nightshift.producer.tables import commit, keep
+from tests.integration.test_retry import moody
+from tests.support.lake import TableSite
+
+SHOUT = moody()
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def site(request: pytest.FixtureRequest, ledger: Ledger, tmp_path: Path) -> TableSite:
+    found = TableSite(ledger, tmp_path, kind=request.param)
+    if found.kind == "iceberg":
+        found.make_namespace()
+    return found
+
+
+def inodes(folder: Path) -> dict[str, tuple[int, int]]:
+    return {
+        path.name: (path.stat().st_ino, path.stat().st_mtime_ns)
+        for path in folder.glob("part-*.parquet")
+    }
+
+
+def test_parts_become_files_of_a_new_table_in_one_commit_and_in_place(site: TableSite) -> None:
+    site.start(45)
+    assert not site.exists()
+    site.run(SHOUT)
+    before = inodes(site.root / "moody")
+    assert not site.exists()
+    assert site.finish() is JobState.COMPLETED
+    assert site.table_ids() == sorted(site.ids)
+    assert site.versions() == 1
+    assert inodes(site.root / "moody") == before
+    assert site.files() == set(before)
+    assert site.state() == "done"
+
+
+def test_jobs_append_to_one_table(site: TableSite) -> None:
+    for number in range(3):
+        site.start(20, name=f"job{number}", files=[(f"f{number}.parquet", 20)])
+        assert site.work(SHOUT) is JobState.COMPLETED
+    assert site.table_ids() == sorted(site.ids)
+    assert (len(site.ids), site.versions()) == (60, 3)
+
+
+def test_a_second_finish_and_a_second_commit_change_nothing(site: TableSite) -> None:
+    site.start(20)
+    site.run(SHOUT)
+    job = site.job
+    commit.commit_job(site.ledger, job, site.settings)
+    assert site.state() == "done"
+    commit.commit_job(site.ledger, job, site.settings)
+    assert site.finish() is JobState.COMPLETED
+    assert (site.table_ids(), site.versions()) == (sorted(site.ids), 1)
+
+
+def test_overwrite_puts_the_rows_in_the_place_of_all_others(site: TableSite) -> None:
+    site.start(20, name="old")
+    site.work(SHOUT)
+    site.ids.clear()
+    site.start(30, name="new", files=[("n.parquet", 30)], mode="overwrite")
+    assert site.work(SHOUT) is JobState.COMPLETED
+    assert (site.table_ids(), site.versions()) == (sorted(site.ids), 2)
+
+
+def test_overwrite_is_refused_when_somebody_committed_since_submit_until_a_person_says_so(
+    site: TableSite,
+) -> None:
+    site.start(20, name="old")
+    site.work(SHOUT)
+    site.start(30, name="new", files=[("n.parquet", 30)], mode="overwrite")
+    late = site.job_id
+    site.start(10, name="other", files=[("o.parquet", 10)])
+    site.work(SHOUT)
+    site.job_id = late
+    assert site.work(SHOUT) is JobState.FAILED
+    assert "which mode overwrite would lose" in str(site.job.reason)
+    assert len(site.table_ids()) == 30
+    site.retry(dead=True)
+    assert site.finish() is JobState.COMPLETED
+    assert site.table_ids() == sorted(f"n-{number}" for number in range(30))
+
+
+def test_merge_replaces_rows_of_the_same_id_and_adds_the_others(site: TableSite) -> None:
+    unique = {"unique_id": True}
+    site.start(20, name="old", of_input=unique)
+    site.work(SHOUT)
+    site.start(30, name="new", of_input=unique, mode="merge")
+    assert site.work(moody(3)) is JobState.COMPLETED
+    rows = site.rows()
+    assert sorted(rows.column("id").to_pylist()) == sorted(f"a-{number}" for number in range(30))
+    assert rows.filter(pc.is_valid(rows.column("error"))).num_rows == 3
+
+
+def test_rows_with_errors_are_rows_of_the_table_and_a_retry_replaces_their_parts_in_one_commit(
+    site: TableSite,
+) -> None:
+    site.start(40)
+    assert site.work(moody(3)) is JobState.COMPLETED
+    first = site.files()
+    rows = site.rows()
+    assert rows.filter(pc.is_valid(rows.column("error"))).num_rows == 4
+    assert site.retry() == 4
+    assert site.work(SHOUT) is JobState.COMPLETED
+    rows = site.rows()
+    assert sorted(rows.column("id").to_pylist()) == sorted(site.ids)
+    assert rows.column("error").null_count == len(rows)
+    assert site.versions() == 2
+    assert site.files().isdisjoint(first)
+    # For readers of the older version.
+    there = {path.name for path in (site.root / "moody").glob("part-*")}
+    assert there == first | site.files()
+    if site.kind == "delta":
+        assert DeltaTable(str(site.root), version=0).to_pyarrow_table().num_rows == 40
+
+
+def test_replaced_parts_go_after_their_days_and_not_before(site: TableSite) -> None:
+    site.start(20, keep_days=3)
+    site.work(moody(3))
+    first = site.files()
+    site.retry()
+    site.work(SHOUT)
+    keep.remove_expired(site.ledger, site.settings)
+    garbage.collect(site.ledger, site.settings, sure=True)
+    assert {path.name for path in (site.root / "moody").glob("part-*")} == first | site.files()
+    with site.ledger.transaction() as connection:
+        connection.exec_driver_sql(
+            "UPDATE table_commits SET ended_at = now() - interval '3 days 1 second' WHERE number = 2"
+        )
+    keep.remove_expired(site.ledger, site.settings)
+    assert {path.name for path in (site.root / "moody").glob("part-*")} == site.files()
+    assert site.table_ids() == sorted(site.ids)
+
+
+def test_with_errors_drop_the_table_has_the_answers_alone(site: TableSite) -> None:
+    site.start(40, errors="drop")
+    site.work(moody(3))
+    assert site.table_ids() == sorted(each for each in site.ids if not each.endswith("3"))
+    site.retry()
+    assert site.work(SHOUT) is JobState.COMPLETED
+    assert (site.table_ids(), site.versions()) == (sorted(site.ids), 2)
+
+
+def test_a_part_without_any_answer_is_no_file_with_errors_drop(site: TableSite) -> None:
+    site.start(20, errors="drop")
+    with site.ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET max_failed_fraction = 1")
+    site.work(moody(*range(10)))
+    assert not site.exists() or site.table_ids() == []
+
+
+def test_a_growing_job_commits_a_generation_at_a_time(site: TableSite) -> None:
+    site.start(20)
+    site.work(SHOUT)
+    for number in (2, 3):
+        site.come(f"b{number}.parquet", 15)
+        site.append()
+        assert site.work(SHOUT) is JobState.COMPLETED
+        assert (site.table_ids(), site.versions()) == (sorted(site.ids), number)
+
+
+def test_a_cancelled_job_and_a_failed_one_commit_nothing(site: TableSite) -> None:
+    site.start(20)
+    site.run(SHOUT, most=1)
+    job_moves.cancel(site.ledger, site.job)
+    assert site.finish() is JobState.CANCELLED
+    assert not site.exists()
+
+
+def test_a_job_whose_rows_are_in_the_table_is_not_cancelled(site: TableSite) -> None:
+    site.start(20)
+    site.run(SHOUT)
+    commit.commit_job(site.ledger, site.job, site.settings)
+    with pytest.raises(BadInput, match="are in its table: the job closes in a moment"):
+        job_moves.cancel(site.ledger, site.job)
+    assert site.finish() is JobState.COMPLETED
+
+
+def test_a_retry_is_refused_where_somebody_compacted_its_parts_away(site: TableSite) -> None:
+    site.start(40)
+    site.work(moody(3))
+    rewritten = site.rows()
+    if site.kind == "delta":
+        site.delta.optimize.compact()
+    else:
+        site.iceberg.overwrite(rewritten)
+    with pytest.raises(BadInput, match=r"no file of the table .* any more"):
+        site.retry()
+    assert site.job.state is JobState.COMPLETED
+    assert site.table_ids() == sorted(site.ids)
+
+
+def test_delete_with_output_leaves_the_files_that_the_table_names(site: TableSite) -> None:
+    site.start(20)
+    site.work(moody(3))
+    site.retry()
+    site.work(SHOUT)
+    answer = delete(site.ledger, site.job, site.settings, output=True)
+    assert "its table needs 4 more, which stay" in answer.line
+    assert site.table_ids() == sorted(site.ids)
+
+
+def test_delete_with_output_removes_files_that_the_table_names_no_more(site: TableSite) -> None:
+    site.start(20, name="old")
+    site.work(SHOUT)
+    old = site.job
+    site.start(10, name="new", files=[("n.parquet", 10)], mode="overwrite")
+    site.work(SHOUT)
+    delete(site.ledger, old, site.settings, output=True)
+    assert not (site.root / "old").exists()
+    assert len(site.table_ids()) == 10
+
+
+def test_a_part_that_is_gone_or_damaged_refuses_the_commit(site: TableSite) -> None:
+    site.start(20)
+    site.run(SHOUT)
+    part = next((site.root / "moody").glob("part-*.parquet"))
+    part.write_bytes(part.read_bytes()[:-10])
+    assert site.finish() is JobState.FAILED
+    assert "and the ledger says" in str(site.job.reason) or "cannot be read" in str(site.job.reason)
+    assert not site.exists()
+
+
+@pytest.mark.parametrize(
+    ("of_table", "sentence"),
+    [
+        ({"format": "delta", "uri": "/somewhere/else"}, "does not lie below the table"),
+        ({"format": "iceberg", "catalog": "nope", "name": "a.b"}, "there is no catalog nope"),
+        ({"format": "iceberg", "catalog": "lake", "name": "nx.b"}, "has no namespace nx"),
+    ],
+)
+def test_a_table_that_cannot_be_had_is_refused_at_submit(
+    ledger: Ledger, tmp_path: Path, of_table: dict[str, Any], sentence: str
+) -> None:
+    site = TableSite(ledger, tmp_path)
+    site.make_namespace()
+    site.table_spec = lambda **_: of_table  # type: ignore[method-assign]
+    with pytest.raises(BadInput, match=sentence):
+        site.start(10)
+
+
+def test_a_delta_table_that_asks_something_of_its_files_is_refused(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    site = TableSite(ledger, tmp_path)
+    rows = pa.table({"id": ["x"], "day": [1]})
+    write_deltalake(str(site.root), rows, partition_by=["day"])
+    with pytest.raises(BadInput, match="partitioned by day"):
+        site.start(10)
+
+
+def test_the_log_of_a_delta_table_is_read_without_links(ledger: Ledger, tmp_path: Path) -> None:
+    site = TableSite(ledger, tmp_path)
+    write_deltalake(str(tmp_path / "elsewhere"), pa.table({"id": ["x"]}))
+    site.root.mkdir(parents=True)
+    (site.root / "_delta_log").symlink_to(tmp_path / "elsewhere" / "_delta_log")
+    with pytest.raises(BadInput, match="is a link"):
+        site.start(10)
+
+
+def test_a_table_outside_the_roots_is_refused(ledger: Ledger, tmp_path: Path) -> None:
+    site = TableSite(ledger, tmp_path)
+    site.start(10, name="first")
+    data = json.loads(site.job.spec.model_dump_json(by_alias=True))
+    data["output"]["uri"] = str(site.root / "inner" / "second")
+    held = Settings(allowed_roots=(str(tmp_path / "in-first"), str(site.root / "inner")))
+    with pytest.raises(BadInput, match="outside the folders"):
+        submit(ledger, parse_spec(data, "test"), held)
