@@ -9,7 +9,7 @@ from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import generations
 from nightshift.common.ledger.jobs.jobs import Job
-from nightshift.common.settings import Settings
+from nightshift.common.settings import Settings, load_settings
 from nightshift.common.states import JobState, RowErrorKind
 from nightshift.producer import under_way, wings
 from nightshift.producer.advice.advice import Need, goes_on, nobody_works
@@ -54,13 +54,13 @@ def retry(
     over again. When the command is cut off, a second one does the rest. What stands on the job runs
     again too.
 
-    Batches of an archived job come back first, and copies of the input that are gone. Raises
-    BadInput for a cancelled job and for one whose archive is gone, and whatever `allowed` raises. `allowed` is
+    Batches of an archived job come back first, and copies of the input that are gone. Without `settings` those of
+    the environment hold. Raises BadInput for a cancelled job and for one whose archive is gone, and whatever `allowed` raises. `allowed` is
     called in the transaction that begins, and before a copy is made.
     """
     bring_back(ledger, job)
     for check in wings.offered("before_retry"):
-        check(ledger, job, settings or Settings())
+        check(ledger, job, settings or load_settings(), dead=dead)
     under_way.wait(ledger, job.id)
     restore_copies.restore(ledger, job, allowed=allowed)
     after, whole = -1, None

@@ -8,7 +8,7 @@ or where a function stands (`module:name`), so that nothing of a wing is importe
 - `check_job(spec, schema, settings)`: the same once the columns of the input are known; returns what belongs into the
   transaction that stores the job, a function of the connection and the number of the job, or None.
 - `before_close(ledger, job, settings)`: the last step of a job before a reaper closes it. The step may be taken twice.
-- `before_retry(ledger, job, settings)`: refuses a retry, before anything is changed.
+- `before_retry(ledger, job, settings, dead=)`: refuses a retry, of `dead` batches too, before anything is changed.
 - `files_in_use(ledger, job, settings)`: files of a job that somebody else reads, as URIs: they stay when the job is
   deleted.
 - `duties(reaper)`: what a reaper does for the wing, as `reaper/duty.py` describes duties.

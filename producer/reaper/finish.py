@@ -11,7 +11,7 @@ from functools import partial
 import structlog
 
 from nightshift.common import storage
-from nightshift.common.errors import LeaseLost, Retryable
+from nightshift.common.errors import LeaseLost, Retryable, StorageUnavailable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import part_names
 from nightshift.common.ledger import Connection, Ledger, holds
@@ -19,7 +19,7 @@ from nightshift.common.ledger.batches import dispatch, retries
 from nightshift.common.ledger.holds import Hold
 from nightshift.common.ledger.jobs import job_end, jobs
 from nightshift.common.ledger.jobs.jobs import Job
-from nightshift.common.settings import Settings
+from nightshift.common.settings import Settings, load_settings
 from nightshift.common.states import JobState
 from nightshift.producer import wings
 from nightshift.producer.reaper import (
@@ -52,7 +52,7 @@ def finish(
     the reason and without a manifest. An output outside the roots of the settings is such an error, where roots are
     set, and so is one that belongs to another job or ledger by now. Raises Retryable on outages: finish is tried again.
     """
-    settings = settings or Settings()
+    settings = settings or load_settings()
     if hold is None:
         with ledger.transaction() as connection:
             hold = job_end.take(connection, job_id, "command")
@@ -106,7 +106,12 @@ def _finish(ledger: Ledger, hold: Hold, settings: Settings) -> None:
     with suppress(Retryable), writing(ledger, hold) as connection:
         job_end.note_code(connection, job_id)
     _count_ids(ledger, job, hold)
-    for step in wings.offered("before_close"):
+    steps = wings.offered("before_close")
+    if job.spec.output.table is not None and not steps:
+        raise StorageUnavailable(
+            "tables are written by reapers with the folder producer/tables alone"
+        )
+    for step in steps:
         step(ledger, job, settings)
     reached(Moment.CLOSING)
     state = _close(ledger, job, hold)

@@ -302,6 +302,8 @@ def check_rows(intake: Intake) -> None:
 def ask_wings(intake: Intake) -> None:
     """What wings refuse now that the columns are known, and what they note beside the job."""
     asked = wings.offered("check_job")
+    if intake.spec.output.table is not None and not asked:
+        raise BadInput("output.table needs the folder producer/tables, which is not here")
     found = [check(intake.spec, intake.plan.schema, intake.settings) for check in asked]
     intake.notes = [note for note in found if note is not None]
 

@@ -77,9 +77,10 @@ def _looked_at(spec: JobSpec, settings: Settings) -> tuple[Table, Seen]:
     return table, seen
 
 
-def check_retry(ledger: Ledger, job: Job, settings: Settings) -> None:
+def check_retry(ledger: Ledger, job: Job, settings: Settings, *, dead: bool) -> None:
     """BadInput for a retry whose new answers could not take the place of the old ones, since the table has not the
-    parts any more that the ledger put there. A commit that was refused may go on with the table as it is now.
+    parts any more that the ledger put there. Where the first commit was refused, a retry of `dead` batches, which
+    somebody asked for in so many words, goes on with the table as it is now.
     """
     if job.spec.output.table is None:
         return
@@ -89,7 +90,8 @@ def check_retry(ledger: Ledger, job: Job, settings: Settings) -> None:
         with ledger.transaction() as connection:
             last = table_commits.last(connection, job.id)
             has = table_commits.files_with_errors(connection, job.id)
-            if last is not None and last.state == "refused" and last.number == 1:
+            was_refused = last is not None and last.state == "refused"
+            if dead and was_refused and table_commits.last_done(connection, job.id) is None:
                 table_commits.note(connection, job.id, seen.version)
         if job.spec.output.table.mode == "merge" or not has:
             return

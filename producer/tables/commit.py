@@ -23,7 +23,7 @@ import pyarrow as pa
 import structlog
 
 from nightshift.common import storage
-from nightshift.common.errors import BadInput, StorageUnavailable
+from nightshift.common.errors import BadInput, Retryable, StorageUnavailable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.ledger import Ledger, schema
 from nightshift.common.ledger.jobs import job_end, jobs, table_commits
@@ -91,7 +91,7 @@ def _commit_job(ledger: Ledger, job: Job, settings: Settings) -> None:
 def commit_finished(ledger: Ledger, settings: Settings) -> None:
     """Commits the generations of open jobs that are finished. A job whose table cannot be had stops no other."""
     with ledger.transaction() as connection:
-        found = table_commits.open_jobs(connection, MOST_LOOKS)
+        found = table_commits.open_jobs(connection)
     for job_id in found:
         with ledger.transaction() as connection:
             job = jobs.get(connection, job_id)
@@ -154,6 +154,11 @@ class _Commits:
         """
         with self._ledger.transaction() as connection:
             due = table_commits.due(connection, self._job.id, finished=finished)
+        if due and self._job.output_schema is None:
+            raise CommitRefused(
+                f"no row of job {self._job.id} has an answer, which would say the columns of the table: say "
+                "output.schema, or retry the rows"
+            )
         for scope in due:
             if (begun := self._intend(scope)) is not None:
                 self._carry_out(begun)
@@ -185,10 +190,14 @@ class _Commits:
             add, remove = table_commits.files(connection, commit)
         try:
             version = self._made(commit, add, remove)
-        except CommitRefused as refused:
-            with self._ledger.transaction() as connection:
-                table_commits.end(connection, commit, reason=str(refused))
+        except Retryable:
             raise
+        except Exception as error:
+            version = self._version_with(commit)
+            if version is None:
+                with self._ledger.transaction() as connection:
+                    table_commits.end(connection, commit, reason=str(error))
+                raise
         if version is None:
             return
         with self._ledger.transaction() as connection:
@@ -203,6 +212,11 @@ class _Commits:
             replaced=len(remove),
         )
 
+    def _version_with(self, commit: TableCommit) -> str | None:
+        """The version of the table if the table has a commit."""
+        seen = self._seen()
+        return seen.version if self._table.number(seen, self._app) >= commit.number else None
+
     def _made(
         self, commit: TableCommit, add: list[TableFile], remove: list[TableFile]
     ) -> str | None:
@@ -210,6 +224,8 @@ class _Commits:
         files: list[DataFile] | None = None
         for _ in range(MOST_LOOKS):
             seen = self._seen()
+            # The table before the ledger: what others have noted since the look is seen below, and what they commit
+            # after the look makes this commit fail.
             if self._table.number(seen, self._app) >= commit.number:
                 return seen.version
             with self._ledger.transaction() as connection:

@@ -9,13 +9,14 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from nightshift.common.errors import BadInput
+from nightshift.common.errors import BadInput, StorageUnavailable
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.control import garbage, job_moves
 from nightshift.producer.control.deletion import delete
+from nightshift.producer.reaper import generation_files
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.tables import commit, keep
 from tests.integration.test_retry import moody
@@ -30,6 +31,13 @@ def site(request: pytest.FixtureRequest, ledger: Ledger, tmp_path: Path) -> Tabl
     if found.kind == "iceberg":
         found.make_namespace()
     return found
+
+
+class Away:
+    """A table that is out of reach."""
+
+    def look(self) -> None:
+        raise BadInput("the catalog is away")
 
 
 def inodes(folder: Path) -> dict[str, tuple[int, int]]:
@@ -175,6 +183,75 @@ def test_a_growing_job_commits_a_generation_at_a_time(site: TableSite) -> None:
         site.append()
         assert site.work(SHOUT) is JobState.COMPLETED
         assert (site.table_ids(), site.versions()) == (sorted(site.ids), number)
+
+
+def test_the_generations_of_an_open_job_are_committed_once_they_are_finished(
+    site: TableSite,
+) -> None:
+    site.start(20, of_input={"watch": "1h"})
+    site.run(SHOUT)
+    commit.commit_finished(site.ledger, site.settings)
+    assert not site.exists()
+    for number in (1, 2):
+        generation_files.write_finished(site.ledger)
+        for _ in range(2):
+            commit.commit_finished(site.ledger, site.settings)
+            assert (site.table_ids(), site.versions()) == (sorted(site.ids), number)
+        site.come(f"b{number}.parquet", 15)
+        site.append()
+        site.run(SHOUT)
+    assert site.job.state is JobState.RUNNING
+
+
+def test_a_table_that_cannot_be_reached_is_waited_for(
+    site: TableSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.start(20)
+    site.run(SHOUT)
+    with monkeypatch.context() as patched:
+        patched.setattr(commit, "table_of", lambda *_: Away())
+        with pytest.raises(StorageUnavailable, match="away"):
+            site.finish()
+    assert site.job.state is JobState.RUNNING
+    assert site.finish() is JobState.COMPLETED
+    assert site.table_ids() == sorted(site.ids)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_an_error_that_nobody_foresaw_leaves_no_commit_open(
+    site: TableSite, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    """It ends the job as failed where the table has nothing, and the commit where the table has all."""
+    site.start(20)
+    site.run(SHOUT)
+    table = commit.table_of(site.job.spec.output.table, site.settings)  # type: ignore[arg-type]
+    real = type(table).commit
+
+    def fails(self: Any, *given: Any) -> str:
+        if after:
+            real(self, *given)
+        raise TypeError("nobody foresaw this")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(table), "commit", fails)
+        assert site.finish() is (JobState.COMPLETED if after else JobState.FAILED)
+    assert site.exists() is after
+    assert site.state() == ("done" if after else "refused")
+    if not after:
+        site.retry(dead=True)
+        assert site.finish() is JobState.COMPLETED
+    assert site.table_ids() == sorted(site.ids)
+
+
+def test_a_job_without_any_answer_does_not_say_the_columns_of_a_table(site: TableSite) -> None:
+    site.start(10, schema=None)
+    with site.ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET max_failed_fraction = 1")
+    assert site.work(moody(*range(10))) is not JobState.COMPLETED
+    assert not site.exists()
+    site.retry()
+    assert site.work(SHOUT) is JobState.COMPLETED
+    assert site.table_ids() == sorted(site.ids)
 
 
 def test_a_cancelled_job_and_a_failed_one_commit_nothing(site: TableSite) -> None:

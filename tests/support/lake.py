@@ -23,6 +23,8 @@ from tests.support.fleet import function_spec, write_rows
 
 NAME = "ns.answers"
 
+SHOUTED = {"loud": "string"}
+
 
 @dataclass
 class TableSite(Site):
@@ -59,6 +61,7 @@ class TableSite(Site):
         files: Sequence[tuple[str, int]] | None = None,
         of_input: dict[str, Any] | None = None,
         output: Path | None = None,
+        schema: dict[str, str] | None = SHOUTED,
         **of_table: Any,
     ) -> None:
         """Submits a job over new files, ten rows a batch."""
@@ -66,7 +69,8 @@ class TableSite(Site):
         self.ids += write_rows(source, files or [("a.parquet", rows)])
         data = function_spec(name, source, output or self.root / name, batch={"rows": 10})
         data["input"].update(of_input or {})
-        data["output"]["schema"] = {"loud": "string"}
+        if schema is not None:
+            data["output"]["schema"] = schema
         data["output"]["table"] = self.table_spec(**of_table)
         self.job_id = submit(self.ledger, parse_spec(data, "test"), self.settings).job_id
 

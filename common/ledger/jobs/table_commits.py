@@ -72,9 +72,17 @@ LIVE = """
 """
 """The parts of a job that count."""
 
-SCOPES = text("""
-    SELECT first_seq, stop_seq FROM generations
-    WHERE job_id = :id AND (finished_at IS NOT NULL OR NOT :finished)
+UNCOMMITTED = """
+    g.finished_at IS NOT NULL AND NOT EXISTS (
+        SELECT FROM table_commits c WHERE c.job_id = g.job_id AND c.first_seq = g.first_seq
+        AND (c.state = 'done' AND c.begun_at >= g.finished_at
+             OR c.state = 'refused' AND c.ended_at > now() - interval '10 minutes'))
+"""
+"""A generation was finished since its last commit; one that was refused rests for a while."""
+
+SCOPES = text(f"""
+    SELECT first_seq, stop_seq FROM generations g
+    WHERE job_id = :id AND (NOT :finished OR {UNCOMMITTED})
     UNION ALL
     SELECT 0, :last WHERE NOT :finished AND NOT EXISTS (SELECT FROM generations WHERE job_id = :id)
     ORDER BY 1
@@ -295,15 +303,16 @@ def kept(connection: Connection, job_id: int) -> set[str]:
     return set(connection.scalars(statement, {"id": job_id}))
 
 
-def open_jobs(connection: Connection, limit: int) -> list[int]:
-    """Jobs that are not over and have generations that are all done, whose parts a table may lack."""
-    statement = text("""
+def open_jobs(connection: Connection) -> list[int]:
+    """Jobs that are not over and have generations that are finished, whose parts a table lacks."""
+    statement = text(f"""
         SELECT j.id FROM jobs j JOIN job_tables t ON t.job_id = j.id
         WHERE j.state IN ('running', 'paused')
-          AND EXISTS (SELECT FROM generations g WHERE g.job_id = j.id AND g.finished_at IS NOT NULL)
-        ORDER BY t.job_id LIMIT :limit
+          AND (EXISTS (SELECT FROM generations g WHERE g.job_id = j.id AND {UNCOMMITTED})
+               OR EXISTS (SELECT FROM table_commits c WHERE c.job_id = j.id AND c.state = 'open'))
+        ORDER BY t.job_id
     """)
-    return list(connection.scalars(statement, {"limit": limit}))
+    return list(connection.scalars(statement))
 
 
 def replaced(connection: Connection, job_id: int) -> list[TableFile]:

@@ -149,7 +149,13 @@ def retry_job(call: Call) -> dict[str, Any]:
     job = _found(call)
     allowed = access.may_reopen(call.caller, job)
     done = retry.retry(
-        call.ledger, job, failed=True, dead=kind is None, kind=wanted, allowed=allowed
+        call.ledger,
+        job,
+        failed=True,
+        dead=kind is None,
+        kind=wanted,
+        settings=call.context.settings,
+        allowed=allowed,
     )
     figures = {"rows": done.rows, "batches": done.batches, "reopened": done.reopened}
     then = retry.summary(job, done, call.context.here())

@@ -100,7 +100,10 @@ def retry_batch(call: Call) -> dict[str, Any]:
         access.refuse_spent(connection, found.tenant)
         access.refuse_more_rows(connection, found.tenant, job.id, again=True)
 
-    retry.retry(call.ledger, job, failed=True, dead=True, kind=None, allowed=allowed)
+    settings = call.context.settings
+    retry.retry(
+        call.ledger, job, failed=True, dead=True, kind=None, settings=settings, allowed=allowed
+    )
     with call.ledger.transaction() as connection:
         return _seen(connection, _get(connection, call))
 
