@@ -17,12 +17,15 @@ def resolved(spec: JobSpec) -> JobSpec:
             raise BadInput(f"engine.model {engine.model} is not a folder on this machine")
         if folder.is_dir():
             engine = engine.model_copy(update={"model": str(folder.resolve())})
+    output: dict[str, object] = {"uri": storage.resolve(spec.output.uri).rstrip("/")}
+    table = spec.output.table
+    if table is not None and table.uri is not None:
+        root = storage.resolve(table.uri).rstrip("/")
+        output["table"] = table.model_copy(update={"uri": root})
     return spec.model_copy(
         update={
             "input": spec.input.model_copy(update={"uri": uris}),
-            "output": spec.output.model_copy(
-                update={"uri": storage.resolve(spec.output.uri).rstrip("/")}
-            ),
+            "output": spec.output.model_copy(update=output),
             "engine": engine,
         }
     )

@@ -63,7 +63,6 @@ def _looked_at(spec: JobSpec, settings: Settings) -> tuple[Table, Seen]:
     assert spec.output.table is not None
     table = table_of(spec.output.table, settings)
     if (root := spec.output.table.uri) is not None:
-        root = storage.resolve(root)
         if not spec.output.uri.startswith(f"{root}/"):
             raise BadInput(
                 f"output.uri {spec.output.uri} does not lie below the table {root}, whose files its parts become: say "

@@ -57,7 +57,7 @@ PAUSE_SECONDS = 0.2
 def table_of(spec: TableSpec, settings: Settings) -> Table:
     """The table that a spec names."""
     if spec.uri is not None:
-        return DeltaTables(storage.resolve(spec.uri))
+        return DeltaTables(spec.uri)
     assert spec.catalog is not None
     assert spec.name is not None
     return IcebergTables(settings, spec.catalog, spec.name)

@@ -361,3 +361,16 @@ def test_a_table_outside_the_roots_is_refused(ledger: Ledger, tmp_path: Path) ->
     held = Settings(allowed_roots=(str(tmp_path / "in-first"), str(site.root / "inner")))
     with pytest.raises(BadInput, match="outside the folders"):
         submit(ledger, parse_spec(data, "test"), held)
+
+
+def test_the_root_of_a_table_is_the_same_place_for_a_reaper_in_another_folder(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = TableSite(ledger, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    site.table_spec = lambda **_: {"format": "delta", "uri": "lake/t"}  # type: ignore[method-assign]
+    site.start(10)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert site.work(SHOUT) is JobState.COMPLETED
+    assert site.table_ids() == sorted(site.ids)
