@@ -62,12 +62,12 @@ def check_job(
 def _looked_at(spec: JobSpec, settings: Settings) -> tuple[Table, Seen]:
     assert spec.output.table is not None
     table = table_of(spec.output.table, settings)
-    if (root := spec.output.table.uri) is not None:
-        if not spec.output.uri.startswith(f"{root}/"):
-            raise BadInput(
-                f"output.uri {spec.output.uri} does not lie below the table {root}, whose files its parts become: say "
-                f"output.uri: {root}/{spec.name}"
-            )
+    root = spec.output.table.uri
+    if root is not None and not spec.output.uri.startswith(f"{root}/"):
+        raise BadInput(
+            f"output.uri {spec.output.uri} does not lie below the table {root}, whose files its parts become: say "
+            f"output.uri: {root}/{spec.name}"
+        )
     try:
         seen = table.look()
         storage.check_roots(table.places(seen), settings.allowed_roots)
