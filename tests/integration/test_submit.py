@@ -69,6 +69,12 @@ REFUSED: list[tuple[str, Edit]] = [
     ("is a file", lambda d: d["output"].update(uri=sibling(d, "file/out"))),
     ("does not know", lambda d: d["output"].update(uri=sibling(d, "held"))),
     ("took", lambda d: d["output"].update(format="jsonl", columns=["took"])),
+    (
+        "a Delta table has no type",
+        lambda d: d["output"].update(
+            columns=["took"], table={"format": "delta", "uri": sibling(d, "")}
+        ),
+    ),
     ("read as input", lambda d: d["input"].update(uri=sibling(d, "**/in.parquet"))),
     ("schema", lambda d: d["output"].update(schema={"x": "no_such_type"})),
 ]
