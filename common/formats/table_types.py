@@ -93,7 +93,8 @@ def table_type(kind: pa.DataType, table: TableFormat) -> pa.DataType | None:
 def _struct(kind: pa.StructType, table: TableFormat) -> pa.DataType | None:
     fields = [(each.name, table_type(each.type, table)) for each in kind]
     # Parquet has no struct without fields.
-    return pa.struct(fields) if fields and all(found for _, found in fields) else None
+    holds_all = bool(fields) and all(found is not None for _, found in fields)
+    return pa.struct(fields) if holds_all else None
 
 
 def _sized(kind: pa.DataType, table: TableFormat) -> pa.DataType | None:
@@ -124,7 +125,7 @@ def for_table(schema: pa.Schema, table: TableFormat) -> pa.Schema:
                 f"the column {field.name!r} is {field.type}, which {TITLES[table]} has no type for"
             )
         fields.append(written_as(field, kind))
-    # Delta's names differ by more than case; Iceberg names a field of a struct by its path.
+    # Names of Delta that differ by case alone are one; Iceberg names a field of a struct by its path.
     joint = "\0" if table == "delta" else "."
     paths = Counter(path.casefold() if table == "delta" else path for path in _paths(fields, joint))
     ((name, times),) = paths.most_common(1)
