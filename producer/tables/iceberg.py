@@ -19,6 +19,9 @@ from nightshift.producer.tables.table import Change, CommitLost, CommitRefused, 
 TRIES = "commit.retry.num-retries"
 """Property of a table: how often pyiceberg tries a lost commit again."""
 
+METRICS = "write.metadata.metrics.default"
+"""Property of a table: what is said of the values of a column in each file."""
+
 MOST_MERGE_BYTES = 512 * 2**20
 """Most decoded bytes of the rows of one merge, which pyiceberg holds in memory."""
 
@@ -77,9 +80,12 @@ class IcebergTables:
 
         try:
             with catalogs.answering(self._catalog_name, self._catalog.properties, table=self.name):
-                transaction = self._transaction(seen, change.schema)
-                transaction.set_properties({_key(change.app): str(change.number)})
-                self._fill(seen, transaction, change)
+                try:
+                    transaction = self._filled(seen, change, {})
+                except (
+                    OverflowError
+                ):  # a moment that Python's dates do not have, such as a database's infinity
+                    transaction = self._filled(seen, change, {METRICS: "counts"})
                 return version_of(transaction.commit_transaction())
         except (CommitFailedException, TableAlreadyExistsError, ValidationException) as error:
             raise CommitLost(f"{self.title} has another version than {seen.version}") from error
@@ -92,11 +98,15 @@ class IcebergTables:
                 f"the table {self.title} cannot be written now: {error}"
             ) from error
 
-    def _transaction(self, seen: Seen, schema: pa.Schema) -> Any:
+    def _filled(self, seen: Seen, change: Change, in_memory: dict[str, str]) -> Any:
+        """The transaction of a change. Properties `in_memory` hold for it alone, and are not written."""
         if seen.handle is not None:
-            return seen.handle.transaction()
-        transaction = self._catalog.create_table_transaction(self.name, schema=schema)
-        transaction.table_metadata.properties[TRIES] = "0"
+            transaction = seen.handle.transaction()
+        else:
+            transaction = self._catalog.create_table_transaction(self.name, schema=change.schema)
+        transaction._table.metadata.properties.update({TRIES: "0", **in_memory})
+        transaction.set_properties({_key(change.app): str(change.number)})
+        self._fill(seen, transaction, change)
         return transaction
 
     def _fill(self, seen: Seen, transaction: Any, change: Change) -> None:

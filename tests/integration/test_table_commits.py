@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -19,8 +20,10 @@ from nightshift.producer.control.deletion import delete
 from nightshift.producer.reaper import generation_files
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.tables import commit, keep
+from nightshift.producer.tables.iceberg import IcebergTables
+from nightshift.producer.tables.table import Change, DataFile
 from tests.integration.test_retry import moody
-from tests.support.lake import TableSite
+from tests.support.lake import NAME, TableSite
 
 SHOUT = moody()
 
@@ -374,3 +377,21 @@ def test_the_root_of_a_table_is_the_same_place_for_a_reaper_in_another_folder(
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert site.work(SHOUT) is JobState.COMPLETED
     assert site.table_ids() == sorted(site.ids)
+
+
+def test_moments_that_python_does_not_have_stand_in_an_iceberg_table(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    """A database exports its infinity as such a moment, and pyiceberg's statistics end with an error."""
+    site = TableSite(ledger, tmp_path, kind="iceberg")
+    site.make_namespace()
+    table = IcebergTables(site.settings, "lake", NAME)
+    schema = pa.schema([("at", pa.timestamp("us"))])
+    moments = pa.array([0, 2**62]).cast(pa.timestamp("us"))
+    for number in (1, 2):
+        file = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.table({"at": moments}, schema=schema), file)
+        added = DataFile(str(file), file.stat().st_size, 2, {}, {}, {})
+        table.commit(table.look(), Change("app", number, schema, add=[added]))
+    assert site.rows().column("at").cast(pa.int64()).to_pylist() == [0, 2**62] * 2
+    assert not [name for name in site.iceberg.properties if name.startswith(("write", "commit"))]
