@@ -67,6 +67,11 @@ class RowRanges:
             rows -= stop - start
         return RowRanges.of(*taken)
 
+    def between(self, start: int, stop: int) -> "RowRanges":
+        """The rows from place `start` to before place `stop`."""
+        head = self.first(start)
+        return self.first(stop).minus(head)
+
     def halves(self) -> tuple["RowRanges", "RowRanges"]:
         """Two sets of neighbouring rows, the first with half of them, rounded down."""
         front = self.first(len(self) // 2)
@@ -79,7 +84,8 @@ class SourceFile:
 
     `size` is in bytes; `fingerprint` is the store's etag, else the modification time in
     nanoseconds: together they tell whether the file is still the one that was planned.
-    `first_row` is the dataset-wide index of its first row. `origin` is set where the file is a
+    `first_row` is the dataset-wide index of its first row, and `left_out` of its `rows` are not the job's, by
+    `input.where`. `origin` is set where the file is a
     converted copy: then `origin` is the file that the user gave. `arranged` is the copy that has its
     rows in another order, with those of the files beside it; without one they are read here.
     """
@@ -92,6 +98,12 @@ class SourceFile:
     first_row: int
     arranged: str | None = None
     origin: str | None = None
+    left_out: int = 0
+
+    @property
+    def rows_taken(self) -> int:
+        """How many of the rows are the job's."""
+        return self.rows - self.left_out
 
     @property
     def given_uri(self) -> str:

@@ -60,5 +60,9 @@ def copies_of(spec_input: InputSpec, output_uri: str, source: SourceFile) -> tup
 
 
 def rows_left(spec_input: InputSpec, source: SourceFile) -> int | None:
-    """How many rows of the input's limit are left after the files before this one."""
+    """How many rows of the input's limit are left after the files before this one; None where a copy has all
+    rows of its file, as for a limit of rows that match a condition.
+    """
+    if spec_input.where is not None:
+        return None
     return None if spec_input.limit is None else spec_input.limit - source.first_row

@@ -2,11 +2,13 @@
 
 from typing import Literal, Self
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from nightshift.common.spec import finish_by
-from nightshift.common.spec.section import Absent, Section
+from nightshift.common.spec.section import STORED, Absent, Section
 from nightshift.common.spec.tables import TableSpec
+from nightshift.common.where.condition import columns
+from nightshift.common.where.parse import parse
 
 BATCH_BYTES = 32 * 2**20
 """Default of batch.bytes: a batch of documents or images stays small in a child's memory."""
@@ -57,7 +59,16 @@ class InputSpec(Section):
     columns: list[str] | None = Field(
         None, description="Columns that templates and functions see; all when absent."
     )
-    limit: int | None = Field(None, ge=1, description="Take only the first rows of the dataset.")
+    where: Absent[str] = Field(
+        None,
+        description="Take only the rows that match this condition in SQL, such as `lang = 'de' AND stars >= 3`: "
+        "columns, constants, comparisons, AND, OR, NOT, IN, LIKE, IS NULL; see below.",
+    )
+    limit: int | None = Field(
+        None,
+        ge=1,
+        description="Take only the first rows of the dataset; with where, the first that match.",
+    )
     watch: Absent[str] = Field(
         None,
         pattern=PAUSE,
@@ -80,6 +91,19 @@ class InputSpec(Section):
             raise ValueError("must be one ASCII character, except a quote or a line end")
         return value
 
+    @field_validator("where")
+    @classmethod
+    def _some_condition(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.context != STORED:
+            parse(value)
+        return value
+
+    @model_validator(mode="after")
+    def _where_fits(self) -> Self:
+        if self.where is not None and self.format == "openai":
+            raise ValueError("an OpenAI batch file runs whole: leave where out")
+        return self
+
     @model_validator(mode="after")
     def _watch_fits(self) -> Self:
         if self.watch is not None and self.limit is not None:
@@ -95,6 +119,11 @@ class InputSpec(Section):
         if self.unique_id and self.id is None:
             raise ValueError("unique_id needs an id: name the column that must differ")
         return self
+
+    @property
+    def where_columns(self) -> list[str]:
+        """The columns that the condition reads."""
+        return [] if self.where is None else columns(parse(self.where))
 
     @property
     def watch_seconds(self) -> int | None:

@@ -42,14 +42,17 @@ def _sampled_batches(plan: Plan, count: int, seed: int) -> Iterator[Descriptor]:
     """Each batch that has sampled rows, cut down to them."""
     total = plan.rows_total
     sampled = sorted(random.Random(seed).sample(range(total), min(count, total)))
-    at = 0
+    at = before = 0
     for batch in plan.batches():
-        stop = batch.rows.ranges[-1][1]
+        stop = before + len(batch.rows)
         first = at
         while at < len(sampled) and sampled[at] < stop:
             at += 1
         if at > first:
-            yield dataclasses.replace(batch, rows=RowRanges.from_indices(sampled[first:at]))
+            numbers = list(batch.rows)
+            chosen = (numbers[place - before] for place in sampled[first:at])
+            yield dataclasses.replace(batch, rows=RowRanges.from_indices(chosen))
+        before = stop
 
 
 def _joined(parts: list[Rows]) -> Rows:

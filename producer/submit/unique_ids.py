@@ -90,14 +90,13 @@ def _pieces(batches: Iterable[Descriptor]) -> Iterator[Descriptor]:
 
 
 def _together(one: Descriptor, other: Descriptor) -> Descriptor | None:
-    """Both as one piece; None where they are no neighbours or too many rows."""
-    (first, middle), (begin, stop) = one.rows.ranges[0], other.rows.ranges[-1]
-    if one.source != other.source or middle != begin or stop - first > READ_ROWS:
+    """Both as one piece; None where they are of two files or too many rows."""
+    if one.source != other.source or len(one.rows) + len(other.rows) > READ_ROWS:
         return None
-    at, then = one.locator, other.locator
+    rows, at, then = RowRanges.of(*one.rows.ranges, *other.rows.ranges), one.locator, other.locator
     if at is None or then is None:
-        return Descriptor(one.source, RowRanges(((first, stop),)))
-    size = at.byte_length + then.byte_length
+        return Descriptor(one.source, rows)
+    size = then.byte_offset + then.byte_length - at.byte_offset
     if size > READ_BYTES:
         return None
-    return Descriptor(one.source, RowRanges(((first, stop),)), replace(at, byte_length=size))
+    return Descriptor(one.source, rows, replace(at, byte_length=size))

@@ -73,6 +73,8 @@ def _known_ids(ledger: Ledger, job: Job, files: Sequence[SourceFile]) -> Iterato
             columns=job.spec.read_columns,
             infos=[FileInfo(file.uri, file.size, file.fingerprint) for file in there],
             output_uri=job.output_uri,
+            may_be_empty=True,
+            known=output_schema.deserialize(job.input_schema),
         )
         at = {file.uri: file.first_row for file in there}
         placed = [replace(file, first_row=at[file.uri]) for file in found.files]

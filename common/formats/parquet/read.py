@@ -57,7 +57,7 @@ def rows_of(
     the place.
     """
     source = descriptor.source
-    footer = _footer(source, cache)
+    footer = footer_of(source, cache)
     names = _checked_names(source.uri, footer, columns)
     pieces: list[pa.Table] = []
     bad: dict[int, Failure] = {}
@@ -86,7 +86,9 @@ def rows_of(
     return table, bad, place
 
 
-def _footer(source: SourceFile, cache: ReadCache) -> Footer:
+def footer_of(source: SourceFile, cache: ReadCache) -> Footer:
+    """The footer of a planned file, by way of the cache; SourceChanged where it is another file now."""
+
     def load() -> Footer:
         try:
             return read_footer(source.uri)

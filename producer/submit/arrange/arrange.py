@@ -33,6 +33,9 @@ READ_BYTES = 16 * 2**20
 
 PAGE_ROWS = 65_536
 
+SAID = {"delimiter", "partitioning", "id", "where", "limit"}
+"""What a spec says about the rows of its files."""
+
 
 @dataclass(frozen=True, slots=True)
 class ArrangedPlan:
@@ -57,6 +60,16 @@ class ArrangedPlan:
     def marked(self) -> dict[str, int]:
         """By file, how many rows hold half of a character."""
         return self.plan.marked
+
+    @property
+    def rows_of_files(self) -> int:
+        """How many rows the files have, with those that `input.where` leaves out."""
+        return self.plan.rows_of_files
+
+    @property
+    def left_out(self) -> int:
+        """How many rows of the files `input.where` leaves out."""
+        return self.plan.left_out
 
     @property
     def rows_total(self) -> int:
@@ -159,7 +172,7 @@ def copy_uri(spec: JobSpec, files: Sequence[SourceFile], output_uri: str) -> str
     reading them, and of the order.
     """
     facts = [(file.uri, file.size, file.fingerprint, file.rows) for file in files]
-    read = spec.input.model_dump(mode="json", include={"delimiter", "partitioning", "id", "limit"})
+    read = spec.input.model_dump(mode="json", include=SAID)
     shown = [spec.task.model_dump(mode="json"), spec.read_columns]
     folder = input_copies.folder(output_uri)
     return f"{folder}/{digest([arranged.VERSION, facts, read, shown])[:16]}{arranged.SUFFIX}"
@@ -217,6 +230,7 @@ def _plan_of(
         sized=names,
         infos=[FileInfo(file.uri, file.size, file.fingerprint) for file in files],
         output_uri=output_uri,
+        known=schema,
     )
     return replace(found, schema=schema)
 

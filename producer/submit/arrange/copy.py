@@ -80,7 +80,7 @@ def write(uri: str, spec: JobSpec, plan: Plan, columns: Columns, by: Sequence[st
     schema = columns.schema(plan.schema)
 
     def make(sink: BinaryIO) -> None:
-        places = _places(_key_rows(spec, plan, columns, by), plan.rows_total)
+        places = _places(_key_rows(spec, plan, columns, by), plan)
         rows = in_order(_placed(_rows(spec, plan, columns), places), PLACE, plan.rows_total)
         with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
             ordered = (batch.select(schema.names) for batch in rows)
@@ -103,16 +103,16 @@ def _placed(
 
 
 def _places(
-    rows: Iterator[pa.RecordBatch], rows_total: int
+    rows: Iterator[pa.RecordBatch], plan: Plan
 ) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
     """The place in the copy of each row, by how many rows stand before it in the dataset."""
     # Four bytes a row: no dataset of one job has 4,294,967,296 rows.
-    places = np.empty(rows_total, np.uint32)
+    places = np.empty(plan.rows_of_files, np.uint32)
     placed = 0
     for offsets in _sorted_offsets(rows):
         places[offsets] = np.arange(placed, placed + len(offsets), dtype=np.uint32)
         placed += len(offsets)
-    assert placed == rows_total
+    assert placed == plan.rows_total
     return places
 
 

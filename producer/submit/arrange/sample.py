@@ -65,15 +65,17 @@ def _runs(plan: Plan) -> Iterator[Descriptor]:
         places = range(total // RUN_ROWS)
         firsts = [RUN_ROWS * place for place in sorted(random.Random(SEED).sample(places, RUNS))]
         length = RUN_ROWS
-    at = 0
+    at = low = 0
     for batch in plan.batches():
-        low, high = batch.rows.ranges[0][0], batch.rows.ranges[-1][1]
-        pieces: list[tuple[int, int]] = []
+        high = low + len(batch.rows)  # rows that are the job's, which may lie apart
+        pieces = RowRanges(())
         while at < len(firsts) and firsts[at] < high:
             stop = firsts[at] + length
-            pieces.append((max(firsts[at], low), min(stop, high)))
+            own = batch.rows.between(max(firsts[at] - low, 0), min(stop, high) - low)
+            pieces = pieces.union(own)
             if stop > high:
                 break
             at += 1
-        if pieces:
-            yield dataclasses.replace(batch, rows=RowRanges.of(*pieces))
+        if pieces.ranges:
+            yield dataclasses.replace(batch, rows=pieces)
+        low = high
