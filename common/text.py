@@ -50,6 +50,11 @@ def marked_rows(rows: int) -> str:
     return f"{rows:,} rows hold half of a character (a lone surrogate), which is read as U+FFFD"
 
 
+def left_out_rows(rows: int) -> str:
+    """What is said of so many rows that do not match the condition of a job."""
+    return f"{rows:,} rows left out by input.where"
+
+
 def escaped(text: str) -> str:
     """The text with NULs and half characters written as escapes."""
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")

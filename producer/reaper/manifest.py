@@ -100,6 +100,7 @@ def _head(ledger: Ledger, job: Job, progress: Row, end: JobState) -> dict[str, o
         "rows": over,
         "rows_total": progress["rows_total"],
         "rows_failed": progress["rows_failed"],
+        **_left_out(sum(file.left_out for file in files)),
         "prompt_tokens": progress["prompt_tokens"],
         "output_tokens": progress["output_tokens"],
         "created_at": job.created_at.isoformat(),
@@ -124,20 +125,29 @@ def file_facts(file: SourceFile) -> dict[str, object]:
         "bytes": file.size,
         "fingerprint": file.fingerprint,
         "rows": file.rows,
+        **_left_out(file.left_out),
     }
 
 
 def generation_facts(generation: Generation) -> dict[str, object]:
-    """What a manifest says of a generation: its rows are `first_row` to before `stop_row`."""
+    """What a manifest says of a generation: its rows are `first_row` to before `stop_row`, without those
+    that `input.where` leaves out.
+    """
     finished = generation.finished_at
     return {
         "number": generation.number,
         "first_row": generation.first_row,
         "stop_row": generation.stop_row,
+        **_left_out(generation.left_out),
         "files": generation.stop_file - generation.first_file,
         "planned_at": generation.planned_at.isoformat(),
         "finished_at": None if finished is None else finished.isoformat(),
     }
+
+
+def _left_out(rows: int) -> dict[str, int]:
+    """How many rows `input.where` leaves out; nothing is said of none."""
+    return {"rows_left_out": rows} if rows else {}
 
 
 def _written(spec: JobSpec) -> dict[str, Any]:

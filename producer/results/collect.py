@@ -9,7 +9,7 @@ from nightshift.common.descriptor import InputFormat
 from nightshift.common.errors import BadInput, Permanent
 from nightshift.common.formats import part_rows
 from nightshift.common.ledger import Ledger, Row
-from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs import generations, jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts
 from nightshift.common.spec import RequestsTask
@@ -125,8 +125,8 @@ def _in_order(
     rows = _as_they_lie(ledger, job, expected, rows_of)
     with ledger.transaction() as connection:
         arranged = job_facts.is_arranged(connection, job.id)
-        total = jobs.progress(connection, job.id)["rows_total"]
-    yield from in_order(rows, "row_index", total) if arranged else rows
+        stop = generations.end(connection, job.id).row
+    yield from in_order(rows, "row_index", stop) if arranged else rows
 
 
 def _as_they_lie(

@@ -15,7 +15,7 @@ from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
 from nightshift.common.storage import Listing
-from nightshift.common.text import first_few
+from nightshift.common.text import first_few, left_out_rows
 from nightshift.producer import under_way
 from nightshift.producer.advice.advice import Need, goes_on, nobody_works
 from nightshift.producer.advice.here import FLEET, Here
@@ -104,6 +104,7 @@ def summary(job: Job, taken: Taken, here: Here = FLEET) -> list[str]:
         said.append(
             f"{name} has {added.rows:,} rows more in {added.batches:,} batches: generation "
             f"{added.generation}, new files: {added.files:,}"
+            + (f"; {left_out_rows(added.rows_left_out)}" if added.rows_left_out else "")
         )
     if taken.redone:
         said.append(

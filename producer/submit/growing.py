@@ -47,14 +47,14 @@ def check_paths(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> None:
 
 def check_columns(job: Job, plan: Plan) -> None:
     """BadInput for new files whose columns are not those of the job, which its first files fixed."""
-    if not plan.rows_total:
+    if not plan.rows_of_files:
         return
     spec = job.spec
     why = misfit(
         output_schema.deserialize(job.input_schema),
         plan.schema,
         {file.format for file in plan.files if file.rows},
-        spec.read_columns,
+        None if spec.read_columns is None else [*spec.read_columns, *spec.input.where_columns],
         {name for file in plan.files for name in hive.columns(spec.input, file.uri)},
     )
     if why is not None:

@@ -111,7 +111,8 @@ class Growth:
 class Appended:
     """What an append added. `reopened` says that the job was over; no `generation` where another append
     had the files already, or the watch of a look has ended. `empty` are files without a row, which are
-    left out: they may get rows, and those of a planned file have their numbers.
+    left out: they may get rows, and those of a planned file have their numbers. `rows_left_out` are rows of the
+    files that do not match `input.where`.
     """
 
     files: int
@@ -120,6 +121,7 @@ class Appended:
     generation: int | None
     reopened: bool
     empty: tuple[str, ...] = ()
+    rows_left_out: int = 0
 
 
 NOTHING = Appended(0, 0, 0, None, False)
@@ -279,6 +281,9 @@ def plan_files(intake: Intake) -> None:
         infos=intake.files,
         output_uri=intake.output_uri,
         may_be_empty=intake.growth is not None,
+        known=None
+        if intake.growth is None
+        else output_schema.deserialize(intake.growth.job.input_schema),
     )
 
 
@@ -373,6 +378,8 @@ def store_job(intake: Intake) -> None:
                 watches.start(connection, job_id, every)
             loads.forgive(connection, spec.pool, spec.engine_key)
             facts = {"rows": planned.rows_total, "batches": batches}
+            if planned.left_out:
+                facts["rows_left_out"] = planned.left_out
             audit_log.record(connection, "submit", job_id, detail=facts)
             for note in (*intake.notes, *([] if asked.within is None else [asked.within])):
                 note(connection, job_id)
@@ -397,6 +404,7 @@ def store_job(intake: Intake) -> None:
         arranged=isinstance(ordered, ArrangedPlan),
         auto_args=auto_args.remark(spec),
         rows_marked=sum(planned.marked.values()),
+        rows_left_out=planned.left_out,
         linked_twice=listing.remark,
     )
 
@@ -442,7 +450,7 @@ def store_generation(intake: Intake) -> None:
             first_seq=first.seq,
         )
         stop = End(
-            first.file + len(ordered.files), first.row + ordered.rows_total, first.seq + count
+            first.file + len(ordered.files), first.row + ordered.rows_of_files, first.seq + count
         )
         number = generations.add(connection, job.id, intake.grown.source, first, stop)
         watches.forget(connection, job.id, [file.uri for file in ordered.files])
@@ -459,7 +467,9 @@ def store_generation(intake: Intake) -> None:
         reached(Moment.APPENDING)
     if reopened:
         withdraw(intake.ledger, job)
-    intake.answer = Appended(len(ordered.files), ordered.rows_total, count, number, reopened, empty)
+    intake.answer = Appended(
+        len(ordered.files), ordered.rows_total, count, number, reopened, empty, ordered.left_out
+    )
 
 
 def store_versions(intake: Intake) -> None:
@@ -481,7 +491,8 @@ def store_versions(intake: Intake) -> None:
         for file in planned.files:
             own = planned.only({file.uri})
             pieces = [each.locator for each in own.batches() if each.locator is not None]
-            old_parts += changed_files.reopen(connection, job.id, own.files[0], pieces)
+            taken = None if job.spec.input.where is None else own.ranges()
+            old_parts += changed_files.reopen(connection, job.id, own.files[0], pieces, taken)
         job_submit.note_marked(connection, job.id, planned.marked)
         jobs.judge_anew(connection, job.id)
         stale = generations.reopen(connection, job.id)

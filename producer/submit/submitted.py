@@ -11,7 +11,7 @@ from nightshift.common.spec import JobSpec, changes, finish_by
 from nightshift.common.spec.engines import PRICES
 from nightshift.common.spec.job import AUTO, IDENTITY
 from nightshift.common.states import JobState
-from nightshift.common.text import first_few, marked_rows
+from nightshift.common.text import first_few, left_out_rows, marked_rows
 
 DEADLINE = "limits.finish_by"
 
@@ -50,7 +50,8 @@ class Submitted:
     input a job that was found does not have; a watched one takes them by itself. `arranged` says of a new
     job that its rows run in another order than the dataset's; `auto_args` what `engine.args: auto` stands
     for in it. `linked_twice` is what the listing of the input remarks,
-    `rows_marked` in how many rows of a new job half of a character is read as U+FFFD.
+    `rows_marked` in how many rows of a new job half of a character is read as U+FFFD, `rows_left_out` how many
+    rows of its files `input.where` leaves out.
     """
 
     job_id: int
@@ -66,6 +67,7 @@ class Submitted:
     auto_args: str | None = None
     linked_twice: str | None = None
     rows_marked: int = 0
+    rows_left_out: int = 0
 
     @property
     def remarks(self) -> list[str]:
@@ -81,6 +83,8 @@ class Submitted:
             )
         if self.linked_twice is not None:
             found.append(self.linked_twice)
+        if self.rows_left_out:
+            found.append(left_out_rows(self.rows_left_out))
         if self.rows_marked:
             found.append(marked_rows(self.rows_marked))
         if self.auto_args is not None:

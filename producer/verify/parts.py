@@ -16,8 +16,9 @@ from nightshift.common.formats import input_rows, part_names, part_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_list
 from nightshift.common.ledger import Ledger, Row
+from nightshift.common.ledger.jobs import generations, jobs
 from nightshift.common.ledger.jobs.jobs import Job
-from nightshift.common.ledger.queries import failed_rows, live_parts
+from nightshift.common.ledger.queries import audit, failed_rows, live_parts
 from nightshift.common.text import first_few, kept_message
 from nightshift.producer.external_sort.repeats import RepeatCount, Repeats
 from nightshift.producer.external_sort.spill import spill_folder
@@ -67,9 +68,11 @@ class PartsAudit:
         self._gone = 0
         self._checks = {name: CheckResult(name) for name in ("parts", "rows", "ids", "row errors")}
 
-    def checks(self, rows_total: int) -> Iterator[CheckResult]:
+    def checks(self) -> Iterator[CheckResult]:
         """Reads every part, and says what holds of parts, rows, ids and row errors."""
-        held = np.zeros(rows_total, np.uint8)
+        wanted = self._wanted()
+        stop_row, rows_total = len(wanted), int(np.count_nonzero(wanted))
+        held = np.zeros(stop_row, np.uint8)
         strange: list[Range] = []
         compared = of_copy = failed = size = rows = 0
         with spill_folder() as folder, ThreadPoolExecutor(READERS) as readers:
@@ -77,8 +80,8 @@ class PartsAudit:
             for page in part_files.pages(self._ledger, self._job):
                 for content in self._take(page, list(readers.map(self._read, page))):
                     for start, stop in content.ranges:
-                        held[start : min(stop, rows_total)] += 1
-                        strange.append((max(start, rows_total), stop))
+                        held[start : min(stop, stop_row)] += 1
+                        strange.append((max(start, stop_row), stop))
                         rows += stop - start
                     strange = [pair for pair in strange if pair[0] < pair[1]]
                     compared += content.ids_compared
@@ -92,7 +95,7 @@ class PartsAudit:
             self._checks["parts"].add(
                 f"{self._gone:,} parts are gone: {part_files.way_back(self._job)}"
             )
-        self._check_rows(held, RowRanges.of(*strange))
+        self._check_rows(held, wanted, RowRanges.of(*strange))
         self._check_error_count(failed)
         if self._job.spec.input.unique_id and repeats.repeated:
             self._checks["ids"].add(f"ids must differ (input.unique_id): {self._example(repeats)}")
@@ -277,14 +280,28 @@ class PartsAudit:
                 f"the ledger has {listed:,} row errors, and the parts have {carried:,}"
             )
 
-    def _check_rows(self, held: "np.ndarray[Any, Any]", strange: RowRanges) -> None:
+    def _wanted(self) -> "np.ndarray[Any, Any]":
+        """Whether each row of the dataset is one of the job: by its batches where it has a condition."""
+        with self._ledger.transaction() as connection:
+            if self._job.spec.input.where is None:
+                return np.ones(jobs.progress(connection, self._job.id)["rows_total"], np.bool_)
+            wanted = np.zeros(generations.end(connection, self._job.id).row, np.bool_)
+            for rows in audit.rows_of_batches(connection, self._job.id):
+                for start, stop in rows.ranges:
+                    wanted[start:stop] = True
+        return wanted
+
+    def _check_rows(
+        self, held: "np.ndarray[Any, Any]", wanted: "np.ndarray[Any, Any]", strange: RowRanges
+    ) -> None:
         """`held` says of each row of the dataset in how many places it stands."""
         wrong = {
+            "are left out by input.where": _rows_where((held > 0) & ~wanted),
             "are in the output more than once": _rows_where(held > 1),
             "are no rows of the dataset": strange,
         }
         if self._complete:
-            wrong["are not in the output"] = _rows_where(held == 0)
+            wrong["are not in the output"] = _rows_where((held == 0) & wanted)
         for what, rows in wrong.items():
             if rows:
                 self._checks["rows"].add(f"rows {first_few(_as_texts(rows))} {what}")

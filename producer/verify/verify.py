@@ -12,7 +12,7 @@ from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import audit
 from nightshift.common.states import JobState
-from nightshift.common.text import first_few
+from nightshift.common.text import first_few, left_out_rows
 from nightshift.producer.closed_jobs import bring_back
 from nightshift.producer.submit.output_owner import OwnedDirectory
 from nightshift.producer.verify import generations
@@ -51,7 +51,7 @@ def checks(ledger: Ledger, job: Job) -> Iterator[CheckResult]:
         job.closed_at is not None and over == progress["batches_total"]
     )
     parts = PartsAudit(ledger, job, complete=complete)
-    yield from parts.checks(progress["rows_total"])
+    yield from parts.checks()
     if (grown := generations.check(ledger, job)) is not None:
         yield grown
     if job.closed_at is not None:
@@ -62,15 +62,24 @@ def checks(ledger: Ledger, job: Job) -> Iterator[CheckResult]:
 
 def _batches(connection: Connection, job: Job) -> CheckResult:
     covered = audit.coverage(connection, job.id)
-    check = CheckResult("batches", f"{covered.rows:,} rows, each in one batch")
-    planned = sum(file.rows for file in jobs.files(connection, job.id))
-    expected = min(planned, job.spec.input.limit or planned)
+    files = jobs.files(connection, job.id)
+    left_out, stop = sum(file.left_out for file in files), sum(file.rows for file in files)
+    if job.spec.input.where is None:
+        # Jobs of older releases have all rows of the file in which their limit ends.
+        stop = min(stop, job.spec.input.limit or stop)
+    expected, first = stop - left_out, 0
+    said = f"{covered.rows:,} rows, each in one batch"
+    if left_out:
+        first, stop = covered.first, min(stop, covered.stop)
+        said += f"; {left_out_rows(left_out)} of {expected + left_out:,} in the files"
+    check = CheckResult("batches", said)
     if covered.rows != covered.distinct_rows:
         check.add(f"{covered.rows - covered.distinct_rows:,} rows are in more than one batch")
-    if (covered.first, covered.stop, covered.distinct_rows) != (0, expected, expected):
+    if (covered.first, covered.stop, covered.distinct_rows) != (first, stop, expected):
+        without = f" without the {left_out:,} that input.where leaves out" if left_out else ""
         check.add(
             f"the batches cover {covered.distinct_rows:,} rows in {covered.ranges} pieces from "
-            f"{covered.first} to {covered.stop}, and the dataset has {expected:,}"
+            f"{covered.first} to {covered.stop}, and the dataset has {expected:,}{without}"
         )
     return check
 

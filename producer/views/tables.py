@@ -11,7 +11,7 @@ from rich.text import Text
 
 from nightshift.common.formats import part_names
 from nightshift.common.ledger.fleet.outages import Outage
-from nightshift.common.text import marked_rows, money
+from nightshift.common.text import left_out_rows, marked_rows, money
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.views.cells import (
     duration,
@@ -144,12 +144,13 @@ def summary(row: Values, here: Here = FLEET, *, ran: bool = True) -> RenderableT
     if row["archived_at"] is not None:
         place = part_names.archived(row["output_uri"], "")
         table.add_row("batches", Text(f"archived on {row['archived_at']:%Y-%m-%d} in {place}"))
-    count = row.get("rows_marked")
+    count, left_out = row.get("rows_marked"), row.get("rows_left_out")
     for name, what in (
         ("reason", row["reason"]),
         ("remark", row["remark"]),
         ("ids", ids_said(row)),
         ("text", marked_rows(count) if count else None),
+        ("input", left_out_rows(left_out) if left_out else None),
     ):
         if what:
             table.add_row(name, Text(what, "yellow"))

@@ -1,6 +1,7 @@
 """A planned file that changed: its batches run again over the new version."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
 
 from sqlalchemy import text
 
@@ -22,6 +23,13 @@ FORGET_ERRORS = text("""
     WHERE e.job_id = :id AND e.batch_id = b.id AND b.job_id = :id AND b.file_index = :file_index
 """)
 """Errors of rows of the old version."""
+
+DIGEST = text("""
+    SELECT encode(sha256(convert_to(coalesce(range_agg(piece), '{}')::text, 'UTF8')), 'hex')
+    FROM (SELECT unnest(rows) AS piece FROM batches
+          WHERE job_id = :id AND file_index = :file_index AND state <> 'split') AS live
+""")
+"""SHA-256 of the rows of a file that the job has: as text there may be many of them."""
 
 PARTS = text("""
     SELECT part_name FROM batches
@@ -63,15 +71,30 @@ UPDATE_FILE = text("""
 """The facts of the new version."""
 
 
+def _digest(rows: Iterable[tuple[int, int]], first_row: int) -> str:
+    """SHA-256 of such rows as Postgres writes them."""
+    found, separator = sha256(b"{"), b""
+    for start, stop in rows:
+        found.update(separator + f"[{first_row + start},{first_row + stop})".encode())
+        separator = b","
+    found.update(b"}")
+    return found.hexdigest()
+
+
 def reopen(
-    connection: Connection, job_id: int, new: SourceFile, pieces: Sequence[Locator]
+    connection: Connection,
+    job_id: int,
+    new: SourceFile,
+    pieces: Sequence[Locator],
+    taken: Iterable[tuple[int, int]] | None = None,
 ) -> list[str]:
     """Replaces a file by its new version, whose rows all run again; returns the names of its parts,
     which nobody needs after COMMIT. `pieces` are the bytes of a file of lines, with its first row at 0;
-    none for another format. The caller holds the row of the job.
+    none for another format. `taken` are the rows that match the condition of the job, as ranges in order, with
+    the first row of the file at 0; None for a job without one. The caller holds the row of the job.
 
-    BadInput where the new version has another number of rows, since each row of a job keeps its
-    `row_index`, for an arranged job, and while a batch of the file is leased.
+    BadInput where the new version has another number of rows or other rows that match, since each row of a
+    job keeps its `row_index`, for an arranged job, and while a batch of the file is leased.
     """
     found = connection.execute(FIND_FILE, {"id": job_id, "uri": new.uri}).one()
     if found.arranged is not None:
@@ -91,6 +114,11 @@ def reopen(
             f"or `nightshift pause {job_id}` first"
         )
     file = {"id": job_id, "file_index": found.file_index}
+    if taken is not None and connection.scalar(DIGEST, file) != _digest(taken, found.first_row):
+        raise BadInput(
+            f"other rows of {new.uri} match input.where than before: the batches of a job keep their rows, so "
+            "put the old file back, or submit a new job"
+        )
     old_parts = list(connection.scalars(PARTS, file))
     connection.execute(FORGET_ERRORS, file)
     connection.execute(

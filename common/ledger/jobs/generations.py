@@ -18,7 +18,9 @@ Source = Literal["submit", "input", "files"]
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Half-open ranges of files (`file_index`), of dataset-wide rows and of batches (`seq`)."""
+    """Half-open ranges of files (`file_index`), of dataset-wide rows and of batches (`seq`). `input.where` leaves
+    `left_out` of the rows out.
+    """
 
     number: int
     source: Source
@@ -30,11 +32,12 @@ class Generation:
     stop_seq: int
     planned_at: datetime
     finished_at: datetime | None
+    left_out: int = 0
 
     @property
     def rows(self) -> int:
         """How many rows the generation has."""
-        return self.stop_row - self.first_row
+        return self.stop_row - self.first_row - self.left_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,9 @@ INSERT = text("""
 
 LISTED = text("""
     SELECT number, source, first_file, stop_file, first_row, stop_row, first_seq, stop_seq,
-           planned_at, finished_at
+           planned_at, finished_at,
+           (SELECT coalesce(sum(rows_left_out), 0)::bigint FROM input_files f
+            WHERE f.job_id = :id AND f.file_index >= first_file AND f.file_index < stop_file)
     FROM job_generations
     WHERE job = :id AND number = coalesce(CAST(:number AS integer), number) ORDER BY number
 """)
@@ -191,8 +196,11 @@ def make_stale(connection: Connection, job_id: int, batch_id: int) -> None:
 def files(connection: Connection, job_id: int, generation: Generation) -> list[SourceFile]:
     """The input files of a generation, in dataset order."""
     statement = text("""
-        SELECT uri, format, size, fingerprint, row_count, first_row, arranged FROM input_files
+        SELECT uri, format, size, fingerprint, row_count AS rows, first_row, arranged,
+               rows_left_out AS left_out
+        FROM input_files
         WHERE job_id = :id AND file_index >= :first AND file_index < :stop ORDER BY file_index
     """)
     numbers = {"first": generation.first_file, "stop": generation.stop_file}
-    return [SourceFile(*row) for row in connection.execute(statement, {"id": job_id, **numbers})]
+    found = connection.execute(statement, {"id": job_id, **numbers})
+    return [SourceFile(**row) for row in found.mappings()]

@@ -140,10 +140,12 @@ NAMED = text("""
 def files(connection: Connection, job_id: int) -> list[SourceFile]:
     """The input files of a job in dataset order."""
     statement = text("""
-        SELECT uri, format, size, fingerprint, row_count, first_row, arranged FROM input_files
-        WHERE job_id = :job_id ORDER BY file_index
+        SELECT uri, format, size, fingerprint, row_count AS rows, first_row, arranged,
+               rows_left_out AS left_out
+        FROM input_files WHERE job_id = :job_id ORDER BY file_index
     """)
-    return [SourceFile(*row) for row in connection.execute(statement, {"job_id": job_id})]
+    found = connection.execute(statement, {"job_id": job_id})
+    return [SourceFile(**row) for row in found.mappings()]
 
 
 def listed(connection: Connection, limit: int = 1000) -> list[RowMapping]:

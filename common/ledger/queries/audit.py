@@ -1,9 +1,11 @@
 """What `verify` asks: whether what the ledger says of a job agrees with itself."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sqlalchemy import text
 
+from nightshift.common.descriptor import RowRanges
 from nightshift.common.ledger.connection import Connection, Row
 from nightshift.common.ledger.statements import statement
 
@@ -42,6 +44,12 @@ def coverage(connection: Connection, job_id: int) -> Coverage:
         FROM covered
     """)
     return Coverage(**connection.execute(statement, {"id": job_id}).mappings().one())
+
+
+def rows_of_batches(connection: Connection, job_id: int) -> Iterator[RowRanges]:
+    """The rows of each batch that is not split."""
+    statement = text("SELECT rows FROM batches WHERE job_id = :id AND state <> 'split'")
+    yield from connection.scalars(statement, {"id": job_id}, execution_options={"yield_per": 1000})
 
 
 def miscounted(connection: Connection, job_id: int) -> dict[str, tuple[int, int]]:
