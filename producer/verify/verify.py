@@ -1,14 +1,14 @@
 """Verify: reads files and ledger from the outside and says whether every promise is kept."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, NightshiftError
 from nightshift.common.formats.part_names import MANIFEST, final, staged
 from nightshift.common.ledger import Connection, Ledger
-from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs import jobs, table_commits
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import audit
 from nightshift.common.states import JobState
@@ -55,7 +55,9 @@ def checks(ledger: Ledger, job: Job) -> Iterator[CheckResult]:
     if (grown := generations.check(ledger, job)) is not None:
         yield grown
     if job.closed_at is not None:
-        directory = _directory(job, parts.facts, progress, complete=complete)
+        with ledger.transaction() as connection:
+            kept = table_commits.kept(connection, job.id)
+        directory = _directory(job, parts.facts, progress, kept, complete=complete)
         _check_owner(directory, ledger, job)
         yield directory
 
@@ -123,15 +125,26 @@ def _transactions(connection: Connection) -> CheckResult:
 
 
 def _directory(
-    job: Job, facts: Mapping[str, Facts], progress: Values, *, complete: bool
+    job: Job,
+    facts: Mapping[str, Facts],
+    progress: Values,
+    kept: Set[str],
+    *,
+    complete: bool,
 ) -> CheckResult:
-    """The directory must have no file that a reader would take for a part, no staged part, and a
-    manifest that says what the ledger says.
+    """The directory must have no file that a reader would take for a part, but those `kept` for readers of a
+    table, no staged part, and a manifest that says what the ledger says.
     """
     # Readers of datasets pass over names that begin with a dot or an underscore.
     found = [name for name in storage.list_names(job.output_uri) if name[0] not in "._"]
-    check = CheckResult("directory", f"{len(found):,} parts and their manifest, nothing else")
-    if foreign := sorted(set(found) - facts.keys()):
+    replaced = kept & set(found) - facts.keys()
+    check = CheckResult(
+        "directory",
+        f"{len(found) - len(replaced):,} parts and their manifest, "
+        + (f"{len(replaced):,} parts that readers of its table may want, " if replaced else "")
+        + "nothing else",
+    )
+    if foreign := sorted(set(found) - facts.keys() - kept):
         check.add(f"{job.output_uri} holds what the ledger does not name: {first_few(foreign)}")
     left = storage.list_names(staged(job.output_uri, ""))
     if left:

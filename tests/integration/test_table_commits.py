@@ -22,6 +22,7 @@ from nightshift.producer.submit.submit import submit
 from nightshift.producer.tables import commit, keep
 from nightshift.producer.tables.iceberg import IcebergTables
 from nightshift.producer.tables.table import Change, DataFile
+from nightshift.producer.verify.verify import verify
 from tests.integration.test_retry import moody
 from tests.support.lake import NAME, TableSite
 
@@ -141,6 +142,7 @@ def test_rows_with_errors_are_rows_of_the_table_and_a_retry_replaces_their_parts
     assert there == first | site.files()
     if site.kind == "delta":
         assert DeltaTable(str(site.root), version=0).to_pyarrow_table().num_rows == 40
+    assert verify(site.ledger, site.job) == []
 
 
 def test_replaced_parts_go_after_their_days_and_not_before(site: TableSite) -> None:
