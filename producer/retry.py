@@ -59,9 +59,9 @@ def retry(
     called in the transaction that begins, and before a copy is made.
     """
     bring_back(ledger, job)
+    under_way.wait(ledger, job.id)
     for check in wings.offered("before_retry"):
         check(ledger, job, settings or load_settings(), dead=dead)
-    under_way.wait(ledger, job.id)
     restore_copies.restore(ledger, job, allowed=allowed)
     after, whole = -1, None
     followers: list[Follower] = []

@@ -14,6 +14,7 @@ from nightshift.common.ledger.jobs import table_commits
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
+from nightshift.common.states import JobState
 from nightshift.common.text import first_few
 from nightshift.producer.tables.commit import table_of
 from nightshift.producer.tables.data_files import PartsOfTable
@@ -83,23 +84,35 @@ def check_retry(ledger: Ledger, job: Job, settings: Settings, *, dead: bool) -> 
     """
     if job.spec.output.table is None:
         return
-    table = table_of(job.spec.output.table, settings)
-    with storage.within(job.roots, storage.OF_JOB):
-        seen = table.look()
-        with ledger.transaction() as connection:
-            last = table_commits.last(connection, job.id)
-            has = table_commits.files_with_errors(connection, job.id)
-            was_refused = last is not None and last.state == "refused"
-            if dead and was_refused and table_commits.last_done(connection, job.id) is None:
-                table_commits.note(connection, job.id, seen.version)
-        if job.spec.output.table.mode == "merge" or not has:
-            return
-        parts = PartsOfTable.of(job)
-        names = table.names(seen)
-        gone = [part.name for part in has if parts.place(part) not in names]
-    if gone:
+    gone = _gone(ledger, job, settings, dead=dead)
+    # Once more: a commit of the job between the look at the table and the question to the ledger takes parts out, too.
+    if gone and (gone := _gone(ledger, job, settings, dead=dead)):
         raise BadInput(
             f"{first_few(gone, 3)} of job {job.id} {'is' if len(gone) == 1 else 'are'} no file of the table "
             f"{job.spec.output.table.title} any more, since somebody compacted, changed or deleted rows there: new "
             "answers could not take the place of the old ones; submit the rows as a job of their own"
         )
+
+
+def _gone(ledger: Ledger, job: Job, settings: Settings, *, dead: bool) -> list[str]:
+    """Parts with failed rows that the table lacks, although the ledger put them there; TableTaken while a commit is
+    open.
+    """
+    assert job.spec.output.table is not None
+    table = table_of(job.spec.output.table, settings)
+    with storage.within(job.roots, storage.OF_JOB):
+        seen = table.look()
+        with ledger.transaction() as connection:
+            table_commits.refuse_under_way(connection, job.id)
+            has = table_commits.files_with_errors(connection, job.id)
+            last = table_commits.last(connection, job.id)
+            has_none = table_commits.last_done(connection, job.id) is None
+            was_refused = last is not None and last.state == "refused"
+            # Whoever runs such a job again was told what the table has by now.
+            if dead and has_none and was_refused and job.state is JobState.FAILED:
+                table_commits.note(connection, job.id, seen.version)
+        if job.spec.output.table.mode == "merge" or not has:
+            return []
+        parts = PartsOfTable.of(job)
+        names = table.names(seen)
+        return [part.name for part in has if parts.place(part) not in names]

@@ -160,8 +160,15 @@ class _Commits:
                 "output.schema, or retry the rows"
             )
         for scope in due:
-            if (begun := self._intend(scope)) is not None:
-                self._carry_out(begun)
+            self._commit(scope)
+
+    def _commit(self, scope: Scope) -> None:
+        """Until the table has the scope or may not have it: meanwhile others may commit another scope, or refuse."""
+        for _ in range(MOST_LOOKS):
+            begun = self._intend(scope)
+            if begun is None or (self._carry_out(begun) and begun.scope == scope):
+                return
+        raise StorageUnavailable(f"others change the commits of job {self._job.id} all the time")
 
     def _seen(self) -> Seen:
         """The table as it is now, which lies within the roots of the job."""
@@ -185,7 +192,8 @@ class _Commits:
         reached(Moment.TABLE_INTENDED)
         return begun
 
-    def _carry_out(self, commit: TableCommit) -> None:
+    def _carry_out(self, commit: TableCommit) -> bool:
+        """Makes the commit; False where another process has ended it, in whichever way."""
         with self._ledger.transaction() as connection:
             add, remove = table_commits.files(connection, commit)
         try:
@@ -199,7 +207,7 @@ class _Commits:
                     table_commits.end(connection, commit, reason=str(error))
                 raise
         if version is None:
-            return
+            return False
         with self._ledger.transaction() as connection:
             table_commits.end(connection, commit, version=version)
         reached(Moment.TABLE_NOTED)
@@ -211,6 +219,7 @@ class _Commits:
             parts=len(add),
             replaced=len(remove),
         )
+        return True
 
     def _version_with(self, commit: TableCommit) -> str | None:
         """The version of the table if the table has a commit."""

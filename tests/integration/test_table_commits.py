@@ -1,6 +1,7 @@
 """A job's parts become part of a table: in one commit, in place, exactly once; both formats, by their own libraries."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from nightshift.common.errors import BadInput, StorageUnavailable
+from nightshift.common import failpoints
+from nightshift.common.errors import BadInput, StorageUnavailable, TableTaken
+from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import job_end, table_commits
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
+from nightshift.producer import under_way
 from nightshift.producer.control import garbage, job_moves
 from nightshift.producer.control.deletion import delete
 from nightshift.producer.reaper import generation_files
@@ -397,3 +402,117 @@ def test_moments_that_python_does_not_have_stand_in_an_iceberg_table(
         table.commit(table.look(), Change("app", number, schema, add=[added]))
     assert site.rows().column("at").cast(pa.int64()).to_pylist() == [0, 2**62] * 2
     assert not [name for name in site.iceberg.properties if name.startswith(("write", "commit"))]
+
+
+def at(monkeypatch: pytest.MonkeyPatch, moment: Moment, act: Callable[[], object]) -> None:
+    """Does this when a moment is reached next, once."""
+    acts = [act]
+
+    def observer(reached: Moment) -> None:
+        if reached is moment and acts:
+            acts.pop()()
+
+    monkeypatch.setattr(failpoints, "observer", observer)
+
+
+class Died(BaseException):
+    """The end of a process, as the code sees it: nothing of its own runs any more."""
+
+
+def die() -> None:
+    raise Died
+
+
+def died(site: TableSite, monkeypatch: pytest.MonkeyPatch, moment: Moment) -> None:
+    """A reaper that finishes the job dies at this moment."""
+    at(monkeypatch, moment, die)
+    with pytest.raises(Died):
+        site.finish()
+
+
+def test_a_retry_while_a_commit_is_open_is_told_to_wait_and_not_that_its_parts_are_gone(
+    site: TableSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(under_way, "MOST_SECONDS", 0)
+    site.start(20)
+    site.work(moody(3, 4))
+    assert site.retry() == 4
+    site.run(moody(3))
+    # The new parts are in the table, and the ledger does not know yet.
+    died(site, monkeypatch, Moment.TABLE_WRITTEN)
+    with pytest.raises(TableTaken, match="on their way into its table"):
+        site.retry()
+    assert site.finish() is JobState.COMPLETED
+    assert site.retry() == 2
+
+
+def test_overwrite_may_be_refused_again_and_a_person_may_say_so_again(site: TableSite) -> None:
+    site.start(10, name="old", files=[("old.parquet", 10)])
+    site.work(SHOUT)
+    site.start(10, name="new", files=[("n.parquet", 10)], mode="overwrite")
+    late = site.job_id
+    for number in range(2):
+        name = f"other{number}"
+        site.start(10, name=name, files=[(f"{name}.parquet", 10)])
+        site.work(SHOUT)
+        site.job_id = late
+        assert site.work(SHOUT) is JobState.FAILED
+        if number == 0:
+            # As a person does who has not read why: the job was told to go on, and others were faster again.
+            site.retry(dead=True)
+    assert len(site.table_ids()) == 30
+    site.retry(dead=True)
+    assert site.finish() is JobState.COMPLETED
+    assert site.table_ids() == sorted(f"n-{number}" for number in range(10))
+
+
+def test_overwrite_that_was_refused_before_its_job_failed_goes_on_by_no_retry_of_failed_rows(
+    site: TableSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.start(10, name="old", files=[("old.parquet", 10)])
+    site.work(SHOUT)
+    site.start(20, name="new", files=[("n.parquet", 20)], mode="overwrite")
+    late = site.job_id
+    site.start(10, name="other", files=[("o.parquet", 10)])
+    site.work(SHOUT)
+    site.job_id = late
+    site.run(moody(3))
+    with monkeypatch.context() as inner:
+        inner.setattr(job_end, "abandon", lambda *_: die())
+        with pytest.raises(Died):
+            site.finish()
+    assert (site.job.state, site.state()) == (JobState.RUNNING, "refused")
+    assert site.retry() == 2
+    assert site.work(SHOUT) is JobState.FAILED
+    assert len(site.table_ids()) == 20
+
+
+def test_a_commit_that_another_process_refused_is_decided_anew_before_the_job_closes(
+    site: TableSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.start(20)
+    site.run(SHOUT)
+
+    def refuse() -> None:
+        with site.ledger.transaction() as connection:
+            last = table_commits.last(connection, site.job_id)
+            assert last is not None
+            table_commits.end(connection, last, reason="the other one says so")
+
+    at(monkeypatch, Moment.TABLE_INTENDED, refuse)
+    assert site.finish() is JobState.COMPLETED
+    assert (site.table_ids(), site.state()) == (sorted(site.ids), "done")
+
+
+def test_a_commit_of_another_scope_that_is_open_keeps_no_scope_out_of_the_table(
+    site: TableSite,
+) -> None:
+    site.start(20)
+    site.come("b.parquet", 10)
+    site.append()
+    site.run(SHOUT)
+    with site.ledger.transaction() as connection:
+        _, second = table_commits.due(connection, site.job_id)
+        assert table_commits.begin(connection, site.job_id, second, None) is not None
+    commit._Commits(site.ledger, site.job, site.settings).commit_due()
+    assert (site.table_ids(), site.versions()) == (sorted(site.ids), 2)
