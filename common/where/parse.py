@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from nightshift.common.errors import BadInput
+from nightshift.common.text import unstorable
 from nightshift.common.where.condition import (
     MIRRORED,
     And,
@@ -101,11 +102,11 @@ def parse(text: str) -> Condition:
         raise Refused("is empty: leave it out to take every row")
     if len(text) > MOST_CHARACTERS:
         raise Refused(f"has more than {MOST_CHARACTERS:,} characters")
-    if "\0" in text:
-        raise Refused("has a NUL character")
+    if (why := unstorable(text)) is not None:
+        raise Refused(why)
     _refuse_comments(text)
     # In parentheses nothing but one expression stands; without them the text closes none that it did not open.
-    inside, outside = _where(f"(\n{text}\n)"), _where(text)
+    inside, outside = map(_tree, _serialized(f"(\n{text}\n)", text))
     if inside != outside:
         raise Refused("is not one condition")
     return _condition(outside, 0)
@@ -118,8 +119,8 @@ def _refuse_comments(text: str) -> None:
         raise Refused("has a comment, which may hide a part of the condition: leave it out")
 
 
-def _where(text: str) -> Any:
-    """The tree of the text as the condition of a SELECT."""
+def _serialized(*texts: str) -> list[str]:
+    """The tree of a SELECT with each of these texts as its condition, as JSON."""
     # Workers and servers read specs all the time, and conditions seldom.
     import duckdb
 
@@ -130,18 +131,23 @@ def _where(text: str) -> Any:
         "max_expression_depth": 10 * MOST_DEPTH,
         "threads": 1,
     }
+    statement = (
+        "SELECT json_serialize_sql(CAST(? AS VARCHAR), skip_default := true, skip_null := true, "
+        "skip_empty := true)"
+    )
     try:
         with duckdb.connect(config=options) as connection:
             connection.execute("SET lock_configuration = true")
-            found = connection.execute(
-                "SELECT json_serialize_sql(CAST(? AS VARCHAR), skip_default := true, "
-                "skip_null := true, skip_empty := true)",
-                [f"SELECT 1 FROM t WHERE {text}"],
-            ).fetchone()
+            given = [[f"SELECT 1 FROM t WHERE {text}"] for text in texts]
+            found = [connection.execute(statement, each).fetchone() for each in given]
     except duckdb.Error as error:
         raise Refused(f"cannot be read: {_first_line(str(error))}") from error
-    assert found is not None
-    said = json.loads(found[0], object_hook=_without_places)
+    return [row[0] for row in found if row is not None]
+
+
+def _tree(serialized: str) -> Any:
+    """The condition of a statement that has nothing else."""
+    said = json.loads(serialized, object_hook=_without_places)
     if said.get("error"):
         raise Refused(f"is no condition in SQL: {_first_line(str(said.get('error_message')))}")
     statements = said["statements"]

@@ -177,6 +177,7 @@ REFUSED = [
     ("x = 'open", "unterminated"),
     ("x = 0x1F", "syntax error"),
     ("x\0 = 1", "NUL"),
+    ("x = '\ud800'", "half"),
     ("x = 'a' 'b'", "syntax error"),
     ("(" * 5000 + "x" + ")" * 5000, "no condition|depth"),
     ("NOT " * 150 + "x", "deeper"),
