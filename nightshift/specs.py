@@ -66,6 +66,7 @@ class JobOptions(TypedDict, total=False):
     engine: Engine | Mapping[str, Any]
     id: str
     columns: Sequence[str]
+    where: str
     limit: int
     out: str | Path | OutputSpec | Mapping[str, Any]
     name: str
@@ -168,7 +169,7 @@ def _sections(given: dict[str, Any], out: str | None) -> dict[str, Any]:
         if isinstance(given["columns"], str):
             raise BadInput(f"columns is a list of columns: columns=[{given['columns']!r}]")
         sections["output"]["columns"] = list(given["columns"])
-    sections["input"] = {name: given[name] for name in ("id", "limit") if name in given}
+    sections["input"] = {name: given[name] for name in ("id", "where", "limit") if name in given}
     sections["engine"] = _engine(given)
     sections["task"] = _task(given, sections["engine"])
     return sections

@@ -81,6 +81,9 @@ class Flags:
         "output.columns", "Input columns that are passed through, separated by commas."
     )
     batch_rows: int | None = _where("batch.rows", "Rows a batch.")
+    where: str | None = _where(
+        "input.where", "Take only the rows that match: \"lang = 'de' AND stars >= 3\"."
+    )
     limit: int | None = _where("input.limit", "Take only the first rows.")
     watch: str | None = _where(
         "input.watch", "Look for new files again and again, with this pause: 30s, 5m, 1h."

@@ -88,6 +88,7 @@ def test_every_flag_reaches_its_place(tmp_path: Path) -> None:
             format="jsonl",
             columns=["a,b", "c"],
             batch_rows=5,
+            where="stars > 3",
             limit=9,
             pool="p",
             priority=2,
@@ -106,6 +107,7 @@ def test_every_flag_reaches_its_place(tmp_path: Path) -> None:
     assert (spec.engine.revision, spec.output.format) == ("main", "jsonl")
     assert spec.output.columns == ["a", "b", "c"]
     assert (spec.batch.rows, spec.input.limit, spec.pool, spec.priority) == (5, 9, "p", 2)
+    assert spec.input.where == "stars > 3"
     assert (spec.limits.max_parallel, spec.name) == (4, "n")
 
 

@@ -32,11 +32,18 @@ SAID: dict[str, Any] = {"model": "M", "prompt": "{{ text }}"}
 CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (SAID, {"task": PROMPT, "engine": ENGINE}),
     (
-        {**SAID, "output": ["yes", "no"], "id": "id", "columns": ["a"], "limit": 3},
+        {
+            **SAID,
+            "output": ["yes", "no"],
+            "id": "id",
+            "columns": ["a"],
+            "where": "a = 1",
+            "limit": 3,
+        },
         {
             "task": {**PROMPT, "output": {"choice": ["yes", "no"]}},
             "engine": ENGINE,
-            "input": {"id": "id", "limit": 3},
+            "input": {"id": "id", "where": "a = 1", "limit": 3},
             "output": {"columns": ["a"]},
         },
     ),
