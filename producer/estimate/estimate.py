@@ -13,7 +13,7 @@ from nightshift.common.ledger.jobs.spending import SimilarJob
 from nightshift.common.settings import Settings
 from nightshift.common.spec import STORED, GenerateTask, JobSpec, OpenaiEngineSpec
 from nightshift.common.spec.tasks.sampling import THINKING_TOKENS
-from nightshift.common.text import money
+from nightshift.common.text import left_out_rows, money
 from nightshift.producer.estimate import forecast
 from nightshift.producer.estimate.forecast import Range
 from nightshift.producer.estimate.prompt_lengths import PromptLengths, measure_prompts
@@ -163,6 +163,8 @@ def _estimate(
         notes=list(prompts.notes),
     )
     made.notes += _notes(spec, made)
+    if plan.left_out:
+        made.notes.append(left_out_rows(plan.left_out))
     if limited is not None:
         least = timedelta(seconds=round(limited.low))
         made.notes.append(f"the engine's rate limits alone take {least}, however many workers")

@@ -18,6 +18,8 @@ from nightshift.common.ledger.queries import job_pace
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
+from nightshift.producer.estimate import pilot
+from nightshift.producer.estimate.estimate import estimate
 from nightshift.producer.results.collect import collect
 from nightshift.producer.submit import append_command
 from nightshift.producer.submit.submit import Submitted, submit
@@ -158,7 +160,7 @@ def test_files_that_come_later_are_held_against_the_condition_too(site: Chosen) 
     assert (taken.appended.rows, taken.appended.rows_left_out) == (8, 12)
     assert "12 rows left out by input.where" in append_command.summary(site.job, taken)[0]
     site.come_rows("c.csv", 10)
-    assert site.append().appended.rows == 4
+    assert site.append().appended.rows == MATCHING
     assert site.done() is JobState.COMPLETED
     assert site.indices() == matching(range(30), range(30, 50), range(50, 60))
     assert verify(site.ledger, site.job) == []
@@ -197,6 +199,38 @@ def test_an_append_of_nothing_but_rows_that_do_not_match_closes_the_job_again(si
     assert site.done() is JobState.COMPLETED
     assert verify(site.ledger, site.job) == []
     assert site.append().appended.files == 0
+
+
+def test_columns_of_the_condition_in_later_files_are_those_of_the_job(site: Chosen) -> None:
+    site.come_rows("a.jsonl", 30)
+    site.submit_where(columns=["text"])
+    without = rows_of("b", 10).drop_columns("stars")
+    write(site.folder / "in" / "b.jsonl", without)
+    assert site.append().appended.rows == 0
+    strange = rows_of("c", 10).set_column(2, "stars", pa.array(["many"] * 10))
+    for name in ("c.parquet", "c.csv", "c.jsonl"):
+        write(site.folder / "in" / name, strange)
+        with pytest.raises(BadInput, match="stars"):
+            site.append()
+        (site.folder / "in" / name).unlink()
+    write(site.folder / "in" / "d.csv", rows_of("d", 10))
+    assert site.append().appended.rows == MATCHING
+    assert site.done() is JobState.COMPLETED
+    assert verify(site.ledger, site.job) == []
+
+
+def test_an_estimate_and_a_pilot_are_of_rows_that_match(site: Chosen) -> None:
+    site.come_rows("a.parquet", 300)
+    data = function_spec("moody", site.folder / "in", site.folder / "out")
+    data["input"]["where"] = "stars >= 6"
+    spec = parse_spec(data, "test")
+    found = estimate(spec, Settings(), site.ledger)
+    assert (found.rows, found.notes[-1]) == (120, "180 rows left out by input.where")
+    submitted, unreadable = pilot.submit_pilot(site.ledger, spec, Settings(), 20)
+    assert (submitted.rows, unreadable) == (20, {})
+    with site.ledger.transaction() as connection:
+        (file,) = jobs.files(connection, submitted.job_id)
+    assert {row["stars"] >= 6 for row in pq.read_table(file.uri).to_pylist()} == {True}
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
