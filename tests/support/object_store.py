@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -39,6 +39,7 @@ class ObjectStore:
         self.rule: Rule = lambda _operation: None
         self.did: Counter[tuple[str, str | None]] = Counter()
         self._counting = threading.Lock()
+        self._creating = threading.Lock()
         self._serve = DomainDispatcherApplication(create_backend_app)
         self._server = make_server(
             "127.0.0.1", 0, self._answer, threaded=True, request_handler=_Quiet
@@ -98,7 +99,9 @@ class ObjectStore:
             return [] if operation == "HEAD" else [body]
         elif verb == "before":
             return self._cut(environ, start)
-        answer = self._serve(environ, start)
+        with self._creating if "HTTP_IF_NONE_MATCH" in environ else nullcontext():
+            # moto looks whether the object is there, and then stores it, in two steps.
+            answer = self._serve(environ, start)
         if verb != "after":
             return answer
         b"".join(answer)
