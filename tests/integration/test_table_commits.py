@@ -1,7 +1,7 @@
 """A job's parts become part of a table: in one commit, in place, exactly once; both formats, by their own libraries."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from nightshift.common import failpoints
 from nightshift.common.errors import BadInput, StorageUnavailable, TableTaken
@@ -29,17 +29,9 @@ from nightshift.producer.tables.iceberg import IcebergTables
 from nightshift.producer.tables.table import Change, DataFile
 from nightshift.producer.verify.verify import verify
 from tests.integration.test_retry import moody
-from tests.support.lake import NAME, TableSite
+from tests.support.lake import NAME, TableSite, everywhere, opened
 
 SHOUT = moody()
-
-
-@pytest.fixture(params=["delta", "iceberg"])
-def site(request: pytest.FixtureRequest, ledger: Ledger, tmp_path: Path) -> TableSite:
-    found = TableSite(ledger, tmp_path, kind=request.param)
-    if found.kind == "iceberg":
-        found.make_namespace()
-    return found
 
 
 class Away:
@@ -49,27 +41,28 @@ class Away:
         raise BadInput("the catalog is away")
 
 
-def inodes(folder: Path) -> dict[str, tuple[int, int]]:
-    return {
-        path.name: (path.stat().st_ino, path.stat().st_mtime_ns)
-        for path in folder.glob("part-*.parquet")
-    }
+@pytest.fixture(params=["delta", "iceberg"])
+def site(request: pytest.FixtureRequest, ledger: Ledger, tmp_path: Path) -> Iterator[TableSite]:
+    with opened(request.param, request, ledger, tmp_path) as found:
+        yield found
 
 
+@everywhere
 def test_parts_become_files_of_a_new_table_in_one_commit_and_in_place(site: TableSite) -> None:
     site.start(45)
     assert not site.exists()
     site.run(SHOUT)
-    before = inodes(site.root / "moody")
+    before = site.parts()
     assert not site.exists()
     assert site.finish() is JobState.COMPLETED
     assert site.table_ids() == sorted(site.ids)
     assert site.versions() == 1
-    assert inodes(site.root / "moody") == before
+    assert site.parts() == before
     assert site.files() == set(before)
     assert site.state() == "done"
 
 
+@everywhere
 def test_jobs_append_to_one_table(site: TableSite) -> None:
     for number in range(3):
         site.start(20, name=f"job{number}", files=[(f"f{number}.parquet", 20)])
@@ -78,6 +71,7 @@ def test_jobs_append_to_one_table(site: TableSite) -> None:
     assert (len(site.ids), site.versions()) == (60, 3)
 
 
+@everywhere
 def test_a_second_finish_and_a_second_commit_change_nothing(site: TableSite) -> None:
     site.start(20)
     site.run(SHOUT)
@@ -89,6 +83,7 @@ def test_a_second_finish_and_a_second_commit_change_nothing(site: TableSite) -> 
     assert (site.table_ids(), site.versions()) == (sorted(site.ids), 1)
 
 
+@everywhere
 def test_overwrite_puts_the_rows_in_the_place_of_all_others(site: TableSite) -> None:
     site.start(20, name="old")
     site.work(SHOUT)
@@ -98,6 +93,7 @@ def test_overwrite_puts_the_rows_in_the_place_of_all_others(site: TableSite) -> 
     assert (site.table_ids(), site.versions()) == (sorted(site.ids), 2)
 
 
+@everywhere
 def test_overwrite_is_refused_when_somebody_committed_since_submit_until_a_person_says_so(
     site: TableSite,
 ) -> None:
@@ -116,6 +112,7 @@ def test_overwrite_is_refused_when_somebody_committed_since_submit_until_a_perso
     assert site.table_ids() == sorted(f"n-{number}" for number in range(30))
 
 
+@everywhere
 def test_merge_replaces_rows_of_the_same_id_and_adds_the_others(site: TableSite) -> None:
     unique = {"unique_id": True}
     site.start(20, name="old", of_input=unique)
@@ -127,6 +124,7 @@ def test_merge_replaces_rows_of_the_same_id_and_adds_the_others(site: TableSite)
     assert rows.filter(pc.is_valid(rows.column("error"))).num_rows == 3
 
 
+@everywhere
 def test_rows_with_errors_are_rows_of_the_table_and_a_retry_replaces_their_parts_in_one_commit(
     site: TableSite,
 ) -> None:
@@ -143,10 +141,9 @@ def test_rows_with_errors_are_rows_of_the_table_and_a_retry_replaces_their_parts
     assert site.versions() == 2
     assert site.files().isdisjoint(first)
     # For readers of the older version.
-    there = {path.name for path in (site.root / "moody").glob("part-*")}
-    assert there == first | site.files()
+    assert site.parts().keys() == first | site.files()
     if site.kind == "delta":
-        assert DeltaTable(str(site.root), version=0).to_pyarrow_table().num_rows == 40
+        assert site.delta_at(version=0).to_pyarrow_table().num_rows == 40
     assert verify(site.ledger, site.job) == []
 
 
@@ -168,6 +165,7 @@ def test_replaced_parts_go_after_their_days_and_not_before(site: TableSite) -> N
     assert site.table_ids() == sorted(site.ids)
 
 
+@everywhere
 def test_with_errors_drop_the_table_has_the_answers_alone(site: TableSite) -> None:
     site.start(40, errors="drop")
     site.work(moody(3))
@@ -185,6 +183,7 @@ def test_a_part_without_any_answer_is_no_file_with_errors_drop(site: TableSite) 
     assert not site.exists() or site.table_ids() == []
 
 
+@everywhere
 def test_a_growing_job_commits_a_generation_at_a_time(site: TableSite) -> None:
     site.start(20)
     site.work(SHOUT)
@@ -264,6 +263,7 @@ def test_a_job_without_any_answer_does_not_say_the_columns_of_a_table(site: Tabl
     assert site.table_ids() == sorted(site.ids)
 
 
+@everywhere
 def test_a_cancelled_job_and_a_failed_one_commit_nothing(site: TableSite) -> None:
     site.start(20)
     site.run(SHOUT, most=1)
@@ -295,6 +295,7 @@ def test_a_retry_is_refused_where_somebody_compacted_its_parts_away(site: TableS
     assert site.table_ids() == sorted(site.ids)
 
 
+@everywhere
 def test_delete_with_output_leaves_the_files_that_the_table_names(site: TableSite) -> None:
     site.start(20)
     site.work(moody(3))
