@@ -5,7 +5,7 @@ of the table and holds what is said of it.
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -24,8 +24,11 @@ from nightshift.producer.tables.table import CommitRefused, DataFile
 THREADS = 16
 """Files whose footers are read at once: on object stores the waiting costs most."""
 
-TEXT_BYTES = 64
-"""Longest text that stands in the statistics of a table."""
+TEXT_LENGTH = 32
+"""Characters of a text that stand in the statistics of a table, as many as Spark writes."""
+
+LAST_CHARACTER = "\U0010ffff"
+"""Stands behind what is left of an upper bound, as Spark writes it: no text has this character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,40 +117,53 @@ def _bare(schema: pa.Schema) -> pa.Schema:
 def statistics(
     metadata: pq.FileMetaData,
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
-    """The least and the greatest value and the number of nulls of flat columns, by their names, over all row groups.
+    """A lower and an upper bound of the values, and the number of nulls, of flat columns by their names, over all row
+    groups.
 
-    Numbers with a fraction are left out, since a reader may take NaN for the greatest of them; so are long texts
-    and columns of which any row group says nothing.
+    Bounds of texts are cut, and those of moments are rounded to milliseconds. Numbers with a fraction have none, since
+    a reader may take NaN for the greatest of them; so have columns of which any row group says nothing.
     """
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     for at in range(metadata.num_columns):
-        name = metadata.schema.column(at).path
-        if "." in name:
+        column = metadata.schema.column(at)
+        if "." in column.path:
             continue
         found = [group.column(at).statistics for group in groups]
         if any(each is None for each in found):
             continue
         if all(each.has_null_count for each in found):
-            nulls[name] = sum(each.null_count for each in found)
-        ranges = [
-            (each.min, each.max) if each.has_min_max else None
+            nulls[column.path] = sum(each.null_count for each in found)
+        bounds = [
+            _bounds(each, column.logical_type.type)
             for each, group in zip(found, groups, strict=True)
             if not (each.has_null_count and each.null_count == group.num_rows)
         ]
-        known = [pair for pair in ranges if pair is not None and all(map(_is_told, pair))]
-        if known and len(known) == len(ranges):
-            least[name] = min(low for low, _ in known)
-            greatest[name] = max(high for _, high in known)
+        known = [pair for pair in bounds if pair is not None]
+        if known and len(known) == len(bounds):
+            least[column.path] = min(low for low, _ in known)
+            greatest[column.path] = max(high for _, high in known)
     return least, greatest, nulls
 
 
-def _is_told(value: object) -> bool:
-    """Whether a value stands in statistics as it is."""
-    if isinstance(value, bool):
-        return False
-    if isinstance(value, str):
-        return len(value.encode()) <= TEXT_BYTES
-    return type(value) in (int, date)
+def _bounds(found: pq.Statistics, logical: str) -> tuple[Any, Any] | None:
+    """Bounds of the values of a column in one row group."""
+    if not found.has_min_max:
+        # Texts of some thousand bytes have no bounds in the footer.
+        return ("", LAST_CHARACTER) if logical == "STRING" else None
+    try:
+        low, high = found.min, found.max
+        if isinstance(low, str):
+            return low[:TEXT_LENGTH], high if len(high) <= TEXT_LENGTH else _cut(high)
+        if isinstance(low, datetime):
+            rest = timedelta(microseconds=-high.microsecond % 1000)
+            return low.replace(microsecond=low.microsecond // 1000 * 1000), high + rest
+    except (ValueError, OverflowError):  # a moment that Python's dates do not have
+        return None
+    return (low, high) if type(low) in (bool, int, date) else None
+
+
+def _cut(text: str) -> str:
+    return text[:TEXT_LENGTH] + LAST_CHARACTER

@@ -7,7 +7,7 @@ made twice.
 
 import json
 import time
-from datetime import date
+from datetime import UTC, date, datetime
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
@@ -155,7 +155,7 @@ class DeltaTables:
         create_table_with_add_actions(
             self.root,
             self._lib.Schema.from_arrow(change.schema),
-            [self._add(file) for file in change.add],
+            [self._add(file, change.schema) for file in change.add],
             mode="error",
             storage_options=storage_options(self.root),
             commit_properties=properties,
@@ -167,7 +167,7 @@ class DeltaTables:
 
         version = handle.version()
         now = int(time.time() * 1000)
-        actions = [self._add(file) for file in change.add]
+        actions = [self._add(file, change.schema) for file in change.add]
         actions += [
             RemoveAction(path=self._path(uri), data_change=True, deletion_timestamp=now)
             for uri in change.remove
@@ -203,7 +203,7 @@ class DeltaTables:
     def _path(self, uri: str) -> str:
         return uri.removeprefix(f"{self.root}/")
 
-    def _add(self, file: DataFile) -> Any:
+    def _add(self, file: DataFile, schema: pa.Schema) -> Any:
         from deltalake.transaction import AddAction
 
         return AddAction(
@@ -212,25 +212,40 @@ class DeltaTables:
             partition_values={},
             modification_time=int(time.time() * 1000),
             data_change=True,
-            stats=stats_of(file),
+            stats=stats_of(file, schema),
         )
 
 
-def stats_of(file: DataFile) -> str:
-    """The statistics of a file as they stand in the log."""
+def stats_of(file: DataFile, schema: pa.Schema) -> str:
+    """The statistics of a file as they stand in the log.
 
-    def told(values: dict[str, Any]) -> dict[str, Any]:
-        return {
-            name: value.isoformat() if isinstance(value, date) else value
-            for name, value in values.items()
-        }
+    Bounds are given for all columns that can have them, or for none, and structs have empty ones: `to_pyarrow_dataset`
+    of deltalake takes a column without bounds beside others that have some for one that no filter finds.
+    """
+    found: dict[str, Any] = {"numRecords": file.rows, "nullCount": file.nulls}
+    if all(
+        field.name in file.least or file.nulls.get(field.name) == file.rows
+        for field in schema
+        if _can_have_bounds(field.type)
+    ):
+        structs = {field.name: {} for field in schema if pa.types.is_struct(field.type)}
+        found["minValues"] = structs | _told(file.least)
+        found["maxValues"] = structs | _told(file.greatest)
+    return json.dumps(found, ensure_ascii=False)
 
-    return json.dumps(
-        {
-            "numRecords": file.rows,
-            "minValues": told(file.least),
-            "maxValues": told(file.greatest),
-            "nullCount": file.nulls,
-        },
-        ensure_ascii=False,
-    )
+
+def _can_have_bounds(kind: pa.DataType) -> bool:
+    return not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_null(kind))
+
+
+def _told(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: _text(value) for name, value in values.items()}
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            return value.isoformat(sep=" ", timespec="milliseconds")
+        utc = value.astimezone(UTC).replace(tzinfo=None)
+        return f"{utc.isoformat(timespec='milliseconds')}Z"
+    return value.isoformat() if isinstance(value, date) else value

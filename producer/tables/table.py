@@ -31,7 +31,7 @@ class Seen:
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A Parquet file that becomes part of a table: its address, its size in bytes, its rows, and what its footer
-    says of each column of whole numbers, texts and dates: the least and the greatest value, and the nulls.
+    says of columns: a lower and an upper bound of the values, and the nulls.
     """
 
     uri: str
