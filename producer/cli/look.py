@@ -79,6 +79,7 @@ def status(
     from nightshift.common.ledger.queries import job_pace
     from nightshift.producer.views import rates, tables, watching
     from nightshift.producer.views.deadlines import with_deadlines
+    from nightshift.producer.views.in_table import with_table
 
     with context.opened() as (ledger, here):
         number = None if job is None else context.find_job(ledger, job).id
@@ -88,6 +89,8 @@ def status(
             else:
                 found = [job_pace.of(connection, number)]
             rows = with_deadlines(connection, found)
+            if number is not None:
+                rows = [with_table(connection, row) for row in rows]
             living, away = workers.status(connection), outages.listed(connection, number)
             aside = loads.set_aside(connection)
             off = None if number is None else ledger_jobs.backing_off(connection, number)

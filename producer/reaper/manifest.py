@@ -16,6 +16,7 @@ from nightshift.common.ledger.queries import live_parts
 from nightshift.common.spec import GenerateTask, JobSpec
 from nightshift.common.states import JobState
 from nightshift.producer.results import part_files
+from nightshift.producer.views.in_table import in_table
 
 MOST_BYTES = 256 * 1024 * 1024
 """A larger manifest is refused: that of a million parts has 200 MB."""
@@ -91,6 +92,7 @@ def _head(ledger: Ledger, job: Job, progress: Row, end: JobState) -> dict[str, o
         grown = generations.listed(connection, job.id)
         revision = live_parts.revision(connection, job.id)
         makers = live_parts.makers(connection, job.id)
+        table = in_table(connection, job.id)
     over = progress["rows_done"] + progress["rows_failed"]
     return {
         "job": job.id,
@@ -113,6 +115,7 @@ def _head(ledger: Ledger, job: Job, progress: Row, end: JobState) -> dict[str, o
         "schema": [
             {"name": field.name, "type": str(field.type)} for field in part_files.schema_of(job)
         ],
+        **({} if table is None else {"table": table.as_json}),
         **({"generations": [generation_facts(each) for each in grown]} if grown else {}),
         "input_files": [file_facts(file) for file in files],
     }

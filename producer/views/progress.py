@@ -23,6 +23,7 @@ from nightshift.common.states import JobState
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.views import rates, tables, watching
 from nightshift.producer.views.deadlines import with_deadlines
+from nightshift.producer.views.in_table import with_table
 from nightshift.producer.views.notebook import CellView
 from nightshift.producer.views.rates import Values
 from nightshift.producer.views.watching import Watching
@@ -92,6 +93,12 @@ class JobSnapshot:
         return self.watching is not None and self.watching.is_idle
 
 
+def _row(connection: Connection, job_id: int) -> Values:
+    """The row of job_progress of a job, with its deadline and its table."""
+    (row,) = with_deadlines(connection, [job_pace.of(connection, job_id)])
+    return with_table(connection, row)
+
+
 def snapshot(ledger: Ledger, job_id: int) -> JobSnapshot:
     """Reads job, progress and workers in one transaction."""
     with ledger.transaction() as connection:
@@ -103,7 +110,7 @@ def snapshot(ledger: Ledger, job_id: int) -> JobSnapshot:
             for row in workers.status(connection)
             if row["pool"] == job.spec.pool and row["engine_key"] == job.spec.engine_key
         ]
-        (row,) = with_deadlines(connection, [job_pace.of(connection, job_id)])
+        row = _row(connection, job_id)
         away = outages.listed(connection, job_id)
         return JobSnapshot(job, row, own, watching.watching(connection, job_id), away)
 
@@ -230,7 +237,7 @@ def report_end(
     of `run` and `wait` (DESIGN section 11). The rate of a job of which nothing `ran` now is left out.
     """
     with ledger.transaction() as connection:
-        (row,) = with_deadlines(connection, [job_pace.of(connection, job.id)])
+        row = _row(connection, job.id)
         found = watching.watching(connection, job.id)
     console.print(tables.summary(row, here, ran=ran))
     if found is not None and not job.state.over:
@@ -242,7 +249,7 @@ def report_end(
 def end_as_json(ledger: Ledger, job: Job) -> tuple[dict[str, object], int]:
     """The same for machines: what `status --json` says, and the exit code."""
     with ledger.transaction() as connection:
-        (row,) = with_deadlines(connection, [job_pace.of(connection, job.id)])
+        row = _row(connection, job.id)
         found = watching.watching(connection, job.id)
     is_idle = found is not None and found.is_idle
     return _as_json(row, found), exit_code(row, is_idle=is_idle)
@@ -252,7 +259,7 @@ def job_as_json(
     connection: Connection, job_id: int, *, is_guest: bool = False
 ) -> dict[str, object]:
     """What `status JOB --json` says; to a guest without hosts and causes of outages."""
-    (row,) = with_deadlines(connection, [job_pace.of(connection, job_id)])
+    row = _row(connection, job_id)
     away = [each.as_json(is_guest=is_guest) for each in outages.listed(connection, job_id)]
     return {**_as_json(row, watching.watching(connection, job_id)), "outages": away}
 

@@ -62,6 +62,8 @@ def job(
     ]
     if found := answering(row):
         parts.append(Text(f"answers {found}", "bright_black"))
+    if row.get("table") is not None:
+        parts.append(Text(f"table {row['table'].text}", "bright_black"))
     if row["remark"]:
         parts.append(Text(row["remark"], "yellow"))
     if row["reason"]:
@@ -141,6 +143,8 @@ def summary(row: Values, here: Here = FLEET, *, ran: bool = True) -> RenderableT
     for text in _deadline(row):
         table.add_row("deadline", text)
     table.add_row("output", Text(row["output_uri"], "bold"))
+    if row.get("table") is not None:
+        table.add_row("table", Text(row["table"].text))
     if row["archived_at"] is not None:
         place = part_names.archived(row["output_uri"], "")
         table.add_row("batches", Text(f"archived on {row['archived_at']:%Y-%m-%d} in {place}"))

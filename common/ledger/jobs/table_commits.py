@@ -349,9 +349,12 @@ def forget(connection: Connection, job_id: int, names: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What is known of the table of a job: how many parts and rows it has, the last commit and its moment."""
+    """What is known of the table of a job: how many parts and rows of the job it has, the version of the last commit
+    that it has, the last commit that was begun and its moment.
+    """
 
     commit: TableCommit | None
+    version: str | None
     files: int
     rows: int
     at: datetime | None
@@ -364,12 +367,18 @@ def status(connection: Connection, job_id: int) -> TableState | None:
     ):
         return None
     statement = text(f"""
-        SELECT count(*) AS files, coalesce(sum(rows), 0)::bigint AS rows FROM table_files
-        WHERE job_id = :id AND part_name IN ({IN_TABLE})
+        SELECT count(*) FILTER (WHERE kept > 0) AS files, coalesce(sum(kept), 0)::bigint AS rows
+        FROM (
+            SELECT f.rows - CASE j.spec #>> '{{output,table,errors}}' WHEN 'drop' THEN f.rows_failed ELSE 0 END AS kept
+            FROM table_files f JOIN jobs j ON j.id = f.job_id
+            WHERE f.job_id = :id AND f.part_name IN ({IN_TABLE})
+        ) AS found
     """)
     found = connection.execute(statement, {"id": job_id}).one()
     at = connection.scalar(
         text("SELECT max(coalesce(ended_at, begun_at)) FROM table_commits WHERE job_id = :id"),
         {"id": job_id},
     )
-    return TableState(last(connection, job_id), found.files, found.rows, at)
+    done = last_done(connection, job_id)
+    version = None if done is None else done.version
+    return TableState(last(connection, job_id), version, found.files, found.rows, at)

@@ -33,6 +33,7 @@ from nightshift.producer.serve.console.page_calls import (
 from nightshift.producer.serve.errors import ApiError
 from nightshift.producer.serve.ledger import api_batches
 from nightshift.producer.views.deadlines import with_deadlines
+from nightshift.producer.views.in_table import with_table
 
 ATTEMPTS = 25
 """Leases that the page shows, the newest."""
@@ -127,6 +128,7 @@ def _seen(
         if job is None:
             return None
         (row,) = with_deadlines(connection, job_pace.some(connection, [job.id]))
+        row = with_table(connection, row)
         return {
             "row": row,
             "reasons": reasons.explain(facts.facts(connection, job, tenant=tenant, here=here)),

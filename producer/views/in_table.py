@@ -1,0 +1,68 @@
+"""What of a job is in its table of a lake, in words and for machines, as the ledger knows it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from nightshift.common.ledger import Connection
+from nightshift.common.ledger.jobs import jobs, table_commits
+from nightshift.common.ledger.jobs.table_commits import TableState
+from nightshift.common.spec.tables import TableSpec
+from nightshift.producer.views.rates import Values
+
+
+@dataclass(frozen=True, slots=True)
+class InTable:
+    """The table of a job, and what became of its commits."""
+
+    table: TableSpec
+    state: TableState
+    is_over: bool
+
+    @property
+    def text(self) -> str:
+        """One phrase: what is there, and why a commit is not."""
+        last = self.state.commit
+        if last is None:
+            nothing = f"{self.table.title}: nothing of this job"
+            return nothing if self.is_over else f"{nothing} before all of its rows are done"
+        what = f"{self.state.rows:,} rows of {self.state.files:,} parts"
+        said = f"{self.table.title}: {what}"
+        if self.state.version is not None:
+            said += f" since version {self.state.version}"
+        if last.state == "open":
+            said += f"; commit {last.number} is under way"
+        if last.state == "refused":
+            said += f"; commit {last.number} was refused: {last.reason}"
+        return said
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """The object `table` of `status JOB --json` and of the manifest."""
+        last, at = self.state.commit, self.state.at
+        return {
+            "format": self.table.format,
+            "name": self.table.title,
+            "mode": self.table.mode,
+            "version": self.state.version,
+            "parts": self.state.files,
+            "rows": self.state.rows,
+            "commit": None if last is None else last.number,
+            "state": None if last is None else last.state,
+            "reason": None if last is None else last.reason,
+            "at": None if at is None else at.isoformat(),
+        }
+
+
+def in_table(connection: Connection, job_id: int) -> InTable | None:
+    """What is known of the table of a job; None for a job without one."""
+    state = table_commits.status(connection, job_id)
+    job = None if state is None else jobs.get(connection, job_id)
+    if state is None or job is None or job.spec.output.table is None:
+        return None
+    return InTable(job.spec.output.table, state, job.state.over)
+
+
+def with_table(connection: Connection, row: Values) -> dict[Any, Any]:
+    """A row of job_progress with its `table`, where the job has one."""
+    found = in_table(connection, row["job"])
+    return {**row} if found is None else {**row, "table": found}
