@@ -41,7 +41,14 @@ from nightshift.common.storage.listing import Listing, expand, folders, list_nam
 from nightshift.common.storage.local import gathered_syncs
 from nightshift.common.storage.objects import driver_of
 from nightshift.common.storage.streams import Content, FileInfo, Written, checked_reader
-from nightshift.common.storage.walls import OF_JOB, carried, keep_within, unheld, within
+from nightshift.common.storage.walls import (
+    OF_JOB,
+    carried,
+    check_object,
+    keep_within,
+    unheld,
+    within,
+)
 
 __all__ = [
     "OF_JOB",
@@ -53,6 +60,7 @@ __all__ = [
     "as_typed",
     "carried",
     "check_held",
+    "check_object",
     "check_roots",
     "driver_of",
     "enclosing",

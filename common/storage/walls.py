@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from nightshift.common.errors import BadInput
-from nightshift.common.storage.addresses import is_local, local_path, outside, resolve
+from nightshift.common.storage.addresses import check_held, is_local, local_path, outside, resolve
 
 OF_JOB = "the job may use"
 """Who names the roots under which a job was admitted and that its tenant still has."""
@@ -100,6 +100,15 @@ def carried(function: Callable[P, T]) -> Callable[P, T]:
             _of_context.reset(token)
 
     return held
+
+
+def check_object(uri: str) -> None:
+    """BadInput for an object of a store outside a wall around this thread. Local files are held where they are
+    opened, and names in a store lead nowhere else.
+    """
+    if not is_local(uri):
+        for wall in _of_context.get():
+            check_held([uri], wall.roots, wall.said)
 
 
 def keep_within(uri: str, roots: Sequence[str] | None, said: str) -> None:

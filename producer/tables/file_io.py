@@ -6,8 +6,9 @@ Imported where a catalog is opened, since pyiceberg is an extra.
 
 import io
 import tempfile
+from collections.abc import Callable
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 
 from pyiceberg.io import FileIO, InputFile, OutputFile
 
@@ -28,6 +29,21 @@ def location_uri(location: str) -> str:
     return location
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _held(function: Callable[Concatenate[str, P], T]) -> Callable[Concatenate[str, P], T]:
+    """The function, held to the roots around whoever calls this, in stores, too."""
+
+    @storage.carried
+    def held(uri: str, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        storage.check_object(uri)
+        return function(uri, *args, **kwargs)
+
+    return held
+
+
 class StorageIO(FileIO):  # type: ignore[misc]  # pyiceberg is not looked into
     """Opens files for pyiceberg, in whichever of its threads, within the roots that hold for whoever makes this
     object (`storage.within`).
@@ -35,12 +51,12 @@ class StorageIO(FileIO):  # type: ignore[misc]  # pyiceberg is not looked into
 
     def __init__(self, properties: Any = None) -> None:
         super().__init__(dict(properties or {}))
-        self.open = storage.carried(storage.open_input)
-        self.stat = storage.carried(storage.stat)
-        self.exists = storage.carried(storage.exists)
-        self.write = storage.carried(storage.write_whole)
-        self.create = storage.carried(storage.create)
-        self.remove = storage.carried(storage.delete)
+        self.open = _held(storage.open_input)
+        self.stat = _held(storage.stat)
+        self.exists = _held(storage.exists)
+        self.write = _held(storage.write_whole)
+        self.create = _held(storage.create)
+        self.remove = _held(storage.delete)
 
     def new_input(self, location: str) -> "StoredInput":
         """A file to read."""
