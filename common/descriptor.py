@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-InputFormat = Literal["parquet", "jsonl", "csv", "openai"]
+InputFormat = Literal["parquet", "jsonl", "csv", "openai", "table"]
+"""`table` is what is read of a table from a copy, see `spec/table_uris.py`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def retry(
     under_way.wait(ledger, job.id)
     for check in wings.offered("before_retry"):
         check(ledger, job, settings or load_settings(), dead=dead)
-    restore_copies.restore(ledger, job, allowed=allowed)
+    restore_copies.restore(ledger, job, allowed=allowed, settings=settings)
     after, whole = -1, None
     followers: list[Follower] = []
     while True:

@@ -17,6 +17,7 @@ or where a function stands (`module:name`), so that nothing of a wing is importe
 - `run_again(connection, job_id)`: what stands on a job and runs again with it, see `retry.py`.
 - `pilot(here, spec, settings, ...)`: a sample that runs before a job, see `local/run.py`.
 - `pages(settings, console, ledger)`: pages beside a run, see `cli/run.py`.
+- `input_table(uri, settings)`: a table that is the input of a job, open, see `submit/table_input.py`.
 """
 
 from functools import cache

@@ -14,6 +14,7 @@ from nightshift.common import storage
 from nightshift.common.descriptor import InputFormat, SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import input_copies, reading
+from nightshift.common.formats.format import Copy
 from nightshift.common.formats.known import FORMATS
 from nightshift.common.formats.streams import content_errors
 from nightshift.common.spec import InputSpec
@@ -29,10 +30,11 @@ _conversions = BoundedSemaphore(MOST_AT_ONCE)
 
 @dataclass(frozen=True, slots=True)
 class Converter:
-    """Makes the copies of one job's input under its output directory."""
+    """Makes the copies of one job's input under its output directory; those of tables by `copy_table`."""
 
     spec_input: InputSpec
     output_uri: str
+    copy_table: Copy | None = None
 
     def copy(self, info: FileInfo, kind: InputFormat, limit: int | None = None) -> FileInfo:
         """The copy of a file, made if there is none yet; with a limit, a copy of its first rows.
@@ -60,13 +62,15 @@ class Converter:
                 )
 
     def _make(self, uri: str, info: FileInfo, kind: InputFormat, limit: int | None) -> None:
-        copy = FORMATS[kind].copy
-        assert copy is not None
+        copy = self.copy_table if kind == "table" else FORMATS[kind].copy
+        if copy is None:
+            raise BadInput(f"{uri}, the copy of {info.uri}, is gone: submit again")
 
         def write_checked(sink: BinaryIO) -> None:
             copy(info, self.spec_input, limit, sink)
-            # A later submit trusts the copy's name, which says what the copy was made of.
-            if storage.stat(info.uri) != info:
+            # A later submit trusts the copy's name, which says what the copy was made of. A version of a table
+            # stays as it is.
+            if kind != "table" and storage.stat(info.uri) != info:
                 raise BadInput(f"{info.uri} changed while it was read: submit when it is complete")
 
         with _conversions, content_errors(info.uri):

@@ -54,6 +54,17 @@ FORMATS: Final[Mapping[InputFormat, Format]] = {
         is_copied=True,
         says_columns=True,
     ),
+    # Copied by whoever plans, since the libraries of tables are not needed to read the copy.
+    "table": Format(
+        "Parquet",
+        lambda _, copy, wanted, limit: parquet_examine.examine(copy, copy, wanted, limit),
+        parquet_read.read,
+        parquet_write.write,
+        copy_suffix="parquet",
+        is_copied=True,
+        says_types=True,
+        says_columns=True,
+    ),
     "openai": Format(
         "JSONL",
         jsonl_examine.examine_requests,
@@ -75,6 +86,8 @@ _MAGIC = {
 
 def check_content(info: FileInfo, kind: InputFormat) -> None:
     """BadInput when the first bytes of a file are not of this format."""
+    if kind == "table":
+        return  # whoever copies it reads its files
     known = FORMATS[kind]
     if info.size == 0:
         if known.magic:

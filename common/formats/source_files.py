@@ -9,6 +9,7 @@ from typing import Final
 from nightshift.common import storage
 from nightshift.common.descriptor import InputFormat, SourceFile
 from nightshift.common.errors import BadInput, SourceChanged
+from nightshift.common.spec.table_uris import table_rows
 
 SUFFIXES: Final[Mapping[str, InputFormat]] = {
     ".parquet": "parquet",
@@ -38,6 +39,8 @@ REFUSED_SUFFIXES = {
 
 def file_format(uri: str, declared: InputFormat | None = None) -> InputFormat:
     """The declared format, else that of the suffix; BadInput for a suffix of no known format."""
+    if table_rows(uri) is not None:
+        return "table"
     packed = compression(uri)
     bare = PurePosixPath(uri).with_suffix("") if packed else PurePosixPath(uri)
     suffix = bare.suffix.lower()

@@ -6,6 +6,7 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 
 from nightshift.common.spec import finish_by
 from nightshift.common.spec.section import STORED, Absent, Section
+from nightshift.common.spec.table_uris import DELTA, ICEBERG, iceberg_name, names_table
 from nightshift.common.spec.tables import TableSpec
 from nightshift.common.where.condition import columns
 from nightshift.common.where.parse import parse
@@ -105,6 +106,27 @@ class InputSpec(Section):
         return self
 
     @model_validator(mode="after")
+    def _table_fits(self) -> Self:
+        tables = list(filter(names_table, self.uris))
+        if not tables:
+            if self.version is not None:
+                raise ValueError("version is for a table, and the uri names none")
+            return self
+        if len(self.uris) > 1:
+            raise ValueError(
+                f"{tables[0]} is a table, which is an input by itself: name nothing beside it"
+            )
+        if self.format not in (None, "parquet"):
+            raise ValueError(f"{tables[0]} is a table, which has no input.format: leave it out")
+        if self.partitioning == "hive" or self.delimiter is not None:
+            raise ValueError("partitioning and delimiter are for files, and the uri names a table")
+        if tables[0].startswith(ICEBERG):
+            iceberg_name(tables[0])
+        elif tables[0] == DELTA:
+            raise ValueError("a Delta table is named as delta:ROOT")
+        return self
+
+    @model_validator(mode="after")
     def _watch_fits(self) -> Self:
         if self.watch is not None and self.limit is not None:
             raise ValueError("limit takes the first rows and watch all that come: give one of them")
@@ -136,6 +158,21 @@ class InputSpec(Section):
     def uris(self) -> list[str]:
         """The uri as a list, whichever way it was written."""
         return [self.uri] if isinstance(self.uri, str) else list(self.uri)
+
+    @property
+    def table(self) -> str | None:
+        """The table that is the input; None where files are."""
+        return next(filter(names_table, self.uris), None)
+
+    @property
+    def places(self) -> list[str]:
+        """Where the input lies: its uris, or the root of a Delta table. An Iceberg table lies where its catalog
+        says.
+        """
+        table = self.table
+        if table is None:
+            return self.uris
+        return [table.removeprefix(DELTA)] if table.startswith(DELTA) else []
 
 
 class OutputSpec(Section):

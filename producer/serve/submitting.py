@@ -174,7 +174,7 @@ def bounded(
     if why := limits.refusal(tenant, spec, settings.serve_store):
         raise ApiError(400, why, code="not_allowed")
     # Both must allow a place: what the server may reach, and what the tenant may.
-    storage.check_roots([*spec.input.uris, spec.output.uri], settings.allowed_roots)
+    storage.check_roots([*spec.input.places, spec.output.uri], settings.allowed_roots)
     # Files are held to these roots once more when they are listed: links may lead elsewhere.
     roots = [*tenant.roots]
     if settings.serve_store is not None:

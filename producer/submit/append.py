@@ -8,6 +8,7 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.holds import Hold
 from nightshift.common.ledger.jobs.generations import Source
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.settings import Settings, load_settings
 from nightshift.common.storage import FileInfo
 from nightshift.producer.submit.intake import Appended, Growth, Intake, take_in
 
@@ -19,6 +20,7 @@ def append(
     source: Source,
     *,
     look: Hold | None = None,
+    settings: Settings | None = None,
 ) -> Appended:
     """Plans new files and stores them as the next generation; a job that was over runs again. What
     somebody asked for stands in the audit log; what a `look` found is left out once the watch has ended, or
@@ -29,7 +31,7 @@ def append(
     job has by now are left out, and files without a row. Raises BadInput where the files cannot be read or
     do not fit, for a file that changed since it was planned, and for a job that cannot grow.
     """
-    return _grown(ledger, Growth(job, source, look), infos)
+    return _grown(ledger, Growth(job, source, look), infos, settings)
 
 
 def redo_changed(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> int:
@@ -38,11 +40,19 @@ def redo_changed(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> int:
     Raises BadInput for a file with another number of rows than before, with columns that do not fit, or
     with a leased batch; StorageUnavailable where the copies of the files vanish again and again.
     """
-    return _grown(ledger, Growth(job, redoes=True), infos).rows
+    return _grown(ledger, Growth(job, redoes=True), infos, None).rows
 
 
-def _grown(ledger: Ledger, growth: Growth, infos: Sequence[FileInfo]) -> Appended:
-    intake = Intake(growth.job.spec, given_ledger=ledger, growth=growth, files=infos)
+def _grown(
+    ledger: Ledger, growth: Growth, infos: Sequence[FileInfo], settings: Settings | None
+) -> Appended:
+    intake = Intake(
+        growth.job.spec,
+        settings or load_settings(),
+        given_ledger=ledger,
+        growth=growth,
+        files=infos,
+    )
     take_in(intake)
     assert isinstance(intake.answer, Appended)
     return intake.answer

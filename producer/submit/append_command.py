@@ -13,12 +13,14 @@ from nightshift.common.ledger.jobs import job_submit, watches
 from nightshift.common.ledger.jobs.generations import Source
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
+from nightshift.common.spec.table_uris import names_table
 from nightshift.common.states import JobState
 from nightshift.common.storage import Listing
 from nightshift.common.text import first_few, left_out_rows
 from nightshift.producer import under_way
 from nightshift.producer.advice.advice import Need, goes_on, nobody_works
 from nightshift.producer.advice.here import FLEET, Here
+from nightshift.producer.submit import table_input
 from nightshift.producer.submit.append import append, redo_changed
 from nightshift.producer.submit.changes import Changes, changes
 from nightshift.producer.submit.growing import refuse
@@ -73,13 +75,13 @@ def _taken(
 ) -> Taken:
     refuse(job)
     under_way.wait(ledger, job.id)
-    listing = listed(job, uris or job.spec.input.uris, settings)
+    listing = listed(ledger, job, uris, settings)
     found = _changes(ledger, job, listing, by_name=bool(uris))
     rows = redo_changed(ledger, job, found.changed) if redo and found.changed else 0
     source: Source = "files" if uris else "input"
     appended = NOTHING
     if found.new:
-        appended = append(ledger, job, found.new, source)
+        appended = append(ledger, job, found.new, source, settings=settings)
     stopped = last and _stop(ledger, job)
     changed = [info.uri for info in found.changed]
     left, redone = ([], changed) if redo else (changed, [])
@@ -149,8 +151,19 @@ def _changes(ledger: Ledger, job: Job, listing: Listing, *, by_name: bool) -> Ch
     return changes(listing.as_planned(planned), planned, elsewhere)
 
 
-def listed(job: Job, uris: Sequence[str], settings: Settings) -> Listing:
-    """The files of an input, within the roots of this process and of the job."""
+def listed(ledger: Ledger, job: Job, uris: Sequence[str], settings: Settings) -> Listing:
+    """The files that a command names, or else those of the job's own input, within the roots of this process and
+    of the job.
+    """
+    if named := list(filter(names_table, uris)):
+        raise BadInput(
+            f"{named[0]} is a table: a job takes files, and newer versions of its own table"
+        )
+    if not uris and job.spec.input.table is not None:
+        storage.check_roots(job.spec.input.places, settings.allowed_roots)
+        storage.check_held(job.spec.input.places, job.roots, storage.OF_JOB)
+        return table_input.grown(ledger, job, settings)
+    uris = uris or job.spec.input.uris
     uris = [storage.resolve(uri) for uri in uris]
     storage.check_roots(uris, settings.allowed_roots)
     storage.check_held(uris, job.roots, storage.OF_JOB)

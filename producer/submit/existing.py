@@ -16,11 +16,13 @@ from nightshift.common.ledger.jobs import (
     watches,
 )
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
 from nightshift.common.storage import Listing
 from nightshift.common.text import first_few
 from nightshift.producer.closed_jobs import bring_back
+from nightshift.producer.submit import table_input
 from nightshift.producer.submit.arrange.arrange import restore
 from nightshift.producer.submit.changes import Changes, changes
 from nightshift.producer.submit.output_owner import OwnedDirectory
@@ -33,7 +35,9 @@ from nightshift.producer.submit.submitted import (
 from nightshift.producer.submit.withdraw import withdraw
 
 
-def existing_job(ledger: Ledger, spec: JobSpec, listing: Listing, new: bool) -> Submitted | None:
+def existing_job(
+    ledger: Ledger, spec: JobSpec, listing: Listing, new: bool, settings: Settings
+) -> Submitted | None:
     """The job that owns the output directory; BadInput if it is not the job of this spec."""
     with ledger.transaction() as connection:
         job = jobs.by_output(connection, spec.output.uri)
@@ -60,7 +64,7 @@ def existing_job(ledger: Ledger, spec: JobSpec, listing: Listing, new: bool) -> 
     if not job.state.over:
         OwnedDirectory.of_job(ledger, job).keep(job.id)
     there = [file for file in files if file.uri not in found.gone]
-    Converter(spec.input, spec.output.uri).restore(there)
+    Converter(spec.input, spec.output.uri, table_input.copier(settings)).restore(there)
     if not found.gone and _reads_on(state, progress):
         restore(spec, files, output_schema.deserialize(job.input_schema))
     return Submitted(

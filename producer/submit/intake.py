@@ -58,6 +58,7 @@ from nightshift.producer.submit import (
     growing,
     openai_batch_file,
     restore_copies,
+    table_input,
     unique_ids,
     unique_ids_of_job,
 )
@@ -140,6 +141,7 @@ class Intake:
     copies: str | None = None
     growth: Growth | None = None
     files: Sequence[FileInfo] = ()
+    table: table_input.InputTable | None = None
     listing: Listing = field(init=False)
     directory: OwnedDirectory = field(init=False)
     adopting: bool = False
@@ -199,7 +201,10 @@ def resolve(intake: Intake) -> None:
     if intake.given_ledger is not None:
         spec = auto_args.filled_in(intake.ledger, spec)
     spec = resolved(spec)
-    storage.check_roots(spec.input.uris, intake.settings.allowed_roots)
+    storage.check_roots(spec.input.places, intake.settings.allowed_roots)
+    if spec.input.table is not None:
+        intake.table = table_input.opened(spec.input.table, intake.settings)
+        spec = table_input.pinned(spec, intake.table, intake.given_ledger)
     if copies is None:
         storage.check_roots([spec.output.uri], intake.settings.allowed_roots)
     else:
@@ -216,7 +221,7 @@ def open_up(intake: Intake) -> None:
     growing.refuse(job)
     bring_back(intake.ledger, job)
     if job.state is JobState.FAILED:
-        restore_copies.restore(intake.ledger, job)
+        restore_copies.restore(intake.ledger, job, settings=intake.settings)
 
 
 # ---------------------------------------------------------------- list
@@ -224,6 +229,12 @@ def open_up(intake: Intake) -> None:
 
 def list_files(intake: Intake) -> None:
     """The files of the input, and what they say of the spec."""
+    if intake.table is not None:
+        intake.listing = table_input.listed(
+            intake.spec, intake.table, intake.settings, intake.given_ledger
+        )
+        intake.files = intake.listing.files
+        return
     listing = storage.listing(intake.spec.input.uris)
     # A link below an allowed folder may lead out of it.
     storage.check_roots([info.uri for info in listing.files], intake.settings.allowed_roots)
@@ -234,7 +245,13 @@ def list_files(intake: Intake) -> None:
 
 def find_known(intake: Intake) -> None:
     """A second submit finds its job, which is the answer."""
-    intake.answer = existing_job(intake.ledger, intake.spec, intake.listing, intake.asked.new)
+    found = existing_job(
+        intake.ledger, intake.spec, intake.listing, intake.asked.new, intake.settings
+    )
+    if found is not None and intake.table is not None:
+        remark = table_input.newer(intake.ledger, intake.table, found.job_id)
+        found = replace(found, newer_version=remark)
+    intake.answer = found
 
 
 def set_deadline(intake: Intake) -> None:
@@ -284,6 +301,7 @@ def plan_files(intake: Intake) -> None:
         known=None
         if intake.growth is None
         else output_schema.deserialize(intake.growth.job.input_schema),
+        copy_table=table_input.copier(intake.settings),
     )
 
 
@@ -386,7 +404,7 @@ def store_job(intake: Intake) -> None:
             reached(Moment.SUBMITTING)
     except (BadInput, LeaseLost, KeyboardInterrupt) as error:
         # Another process submitted the same a moment ago: its job is the one to return.
-        existing = existing_job(ledger, spec, listing, asked.new)
+        existing = existing_job(ledger, spec, listing, asked.new, intake.settings)
         if existing is None and marked:
             directory.release()
         if existing is None or not isinstance(error, BadInput):

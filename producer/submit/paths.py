@@ -4,12 +4,12 @@ from pathlib import Path
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
-from nightshift.common.spec import JobSpec, TransformersEngineSpec, VllmEngineSpec
+from nightshift.common.spec import InputSpec, JobSpec, TransformersEngineSpec, VllmEngineSpec
+from nightshift.common.spec.table_uris import DELTA
 
 
 def resolved(spec: JobSpec) -> JobSpec:
     """The spec with local paths made absolute, so that it means the same in every folder."""
-    uris = [storage.resolve(uri) for uri in spec.input.uris]
     engine = spec.engine
     if isinstance(engine, VllmEngineSpec | TransformersEngineSpec):
         folder = Path(engine.model)
@@ -24,8 +24,20 @@ def resolved(spec: JobSpec) -> JobSpec:
         output["table"] = table.model_copy(update={"uri": root})
     return spec.model_copy(
         update={
-            "input": spec.input.model_copy(update={"uri": uris}),
+            "input": resolved_input(spec.input),
             "output": spec.output.model_copy(update=output),
             "engine": engine,
         }
     )
+
+
+def resolved_input(spec_input: InputSpec) -> InputSpec:
+    """The input with local paths made absolute. The columns of a table are those that the table says it has."""
+    if (table := spec_input.table) is None:
+        return spec_input.model_copy(
+            update={"uri": [storage.resolve(uri) for uri in spec_input.uris]}
+        )
+    if table.startswith(DELTA):
+        table = f"{DELTA}{storage.resolve(table.removeprefix(DELTA))}"
+    facts = {"uri": [table], "format": "parquet", "partitioning": "none"}
+    return spec_input.model_copy(update=facts)

@@ -13,6 +13,7 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
 
 log = structlog.get_logger(__name__)
@@ -24,11 +25,12 @@ def restore(
     *,
     also_answered: bool = False,
     allowed: Callable[[Connection], object] = lambda _: None,
+    settings: Settings | None = None,
 ) -> None:
     """Makes the copies again that rows without an answer are read from, or with `also_answered` all rows.
     Takes as long as a submit of the job's input where a copy is gone, else a listing of one folder.
 
-    `allowed` is asked before that work begins, and may raise. What cannot be made again, since its file
+    Tables are opened by `settings`, else by those of the environment. `allowed` is asked before that work begins, and may raise. What cannot be made again, since its file
     has changed or is gone, is left out with a line in the log: rows without their input die when they run.
     Raises StorageUnavailable.
     """
@@ -45,7 +47,7 @@ def restore(
     with ledger.transaction() as connection:
         allowed(connection)
     with storage.within(job.roots, storage.OF_JOB):
-        _make(job, to_convert, to_sort)
+        _make(job, to_convert, to_sort, settings)
 
 
 def _gone(
@@ -68,12 +70,18 @@ def _gone(
     return to_convert, {uri: own for uri, own in ordered.items() if uri not in there}
 
 
-def _make(job: Job, to_convert: Sequence[SourceFile], to_sort: dict[str, list[SourceFile]]) -> None:
+def _make(
+    job: Job,
+    to_convert: Sequence[SourceFile],
+    to_sort: dict[str, list[SourceFile]],
+    settings: Settings | None,
+) -> None:
     # DuckDB and Arrow are loaded here, where a copy is gone, and nowhere else by a server.
     from nightshift.common.formats.convert import Converter
+    from nightshift.producer.submit import table_input
     from nightshift.producer.submit.arrange import arrange
 
-    converter = Converter(job.spec.input, job.output_uri)
+    converter = Converter(job.spec.input, job.output_uri, table_input.copier(settings))
     for file in to_convert:
         with _left_out(job, file.uri):
             converter.restore([file])

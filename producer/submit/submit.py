@@ -8,6 +8,7 @@ from nightshift.common.ledger.jobs import jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.producer import wings
+from nightshift.producer.submit import table_input
 from nightshift.producer.submit.intake import (
     PLAIN,
     SURVEY,
@@ -70,11 +71,15 @@ def check_before(spec: JobSpec, settings: Settings, *, has_ledger: bool, adopt: 
     is not there, an output directory that cannot be made or, without a ledger here, that has an owner.
     """
     spec = resolved(spec)
-    storage.check_roots([*spec.input.uris, spec.output.uri], settings.allowed_roots)
+    storage.check_roots([*spec.input.places, spec.output.uri], settings.allowed_roots)
     for check in wings.offered("check_spec"):
         check(spec, settings)
     with within_roots(settings):
-        storage.expand(uri for uri in spec.input.uris if storage.is_local(uri))
+        if spec.input.table is None:
+            storage.expand(uri for uri in spec.input.uris if storage.is_local(uri))
+        else:
+            table = table_input.opened(spec.input.table, settings)
+            table.check(table.newest() if spec.input.version is None else spec.input.version)
         storage.check_directory(spec.output.uri)
     if not has_ledger and not adopt and storage.is_local(spec.output.uri):
         refuse_owned(spec.output.uri)

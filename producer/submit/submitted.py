@@ -50,8 +50,8 @@ class Submitted:
     input a job that was found does not have; a watched one takes them by itself. `arranged` says of a new
     job that its rows run in another order than the dataset's; `auto_args` what `engine.args: auto` stands
     for in it. `linked_twice` is what the listing of the input remarks,
-    `rows_marked` in how many rows of a new job half of a character is read as U+FFFD, `rows_left_out` how many
-    rows of its files `input.where` leaves out.
+    `newer_version` that the table it reads has a newer version, `rows_marked` in how many rows of a new job half
+    of a character is read as U+FFFD, `rows_left_out` how many rows of its files `input.where` leaves out.
     """
 
     job_id: int
@@ -68,6 +68,7 @@ class Submitted:
     linked_twice: str | None = None
     rows_marked: int = 0
     rows_left_out: int = 0
+    newer_version: str | None = None
 
     @property
     def remarks(self) -> list[str]:
@@ -94,6 +95,8 @@ class Submitted:
                 "the rows run sorted by the beginnings of their requests (batch.arrange): "
                 f"`nightshift collect {self.job_id} --to FILE` gives them in dataset order"
             )
+        if self.newer_version is not None and self.watch_seconds is None:
+            found.append(self.newer_version)
         if self.watch_seconds is not None:
             found.append(
                 f"a reaper looks for new files every {self.watch_seconds} s, and the job stays open: "

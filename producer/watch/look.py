@@ -22,6 +22,7 @@ from nightshift.producer.reaper.renewed_hold import renewed
 from nightshift.producer.submit.append import append
 from nightshift.producer.submit.append_command import listed, within_job
 from nightshift.producer.submit.changes import changes, judge_look
+from nightshift.producer.submit.table_input import TableListing
 
 log = structlog.get_logger(__name__)
 
@@ -57,8 +58,8 @@ def look_once(ledger: Ledger, settings: Settings, who: str = "reaper") -> bool:
     with renewed(ledger, due.hold):
         try:
             with within_job(job, settings):
-                found = listed(job, job.spec.input.uris, settings)
-                noted, listing = _look(ledger, job, due, found)
+                found = listed(ledger, job, [], settings)
+                noted, listing = _look(ledger, job, due, found, settings)
         except NightshiftError as error:
             log.warning("look_failed", job_id=job.id, error=str(error))
             with ledger.transaction() as connection:
@@ -81,12 +82,13 @@ def look_once(ledger: Ledger, settings: Settings, who: str = "reaper") -> bool:
 
 
 def _look(
-    ledger: Ledger, job: Job, due: DueLook, found: Listing
+    ledger: Ledger, job: Job, due: DueLook, found: Listing, settings: Settings
 ) -> tuple[dict[str, UnplannedFile] | None, str | None]:
     """Plans the files that were the same in two looks. Returns what is noted now, None where nothing
     can have changed since the last look, and the hash of the listing.
     """
-    listing = _hash(found.files)
+    stopped = found.stopped if isinstance(found, TableListing) else None
+    listing = _hash([*found.files, *([stopped[0]] if stopped else [])])
     with ledger.transaction() as connection:
         waits = bool(watches.unplanned(connection, job.id, "waiting", 1))
         if listing == due.listing and not waits:
@@ -98,11 +100,16 @@ def _look(
     judged = judge_look(due.now, due.every_seconds, now, before)
     noted = dict(judged.noted)
     if judged.ripe:
-        taken, refused = _append_fitting(ledger, job, judged.ripe, due.hold)
+        taken, refused = _append_fitting(ledger, job, judged.ripe, due.hold, settings)
         for info in taken:
             del noted[info.uri]
         for uri, why in refused.items():
             noted[uri] = replace(noted[uri], state="refused", why=why)
+    if stopped is not None:
+        info, why = stopped
+        noted[info.uri] = UnplannedFile(
+            info.uri, info.size, info.fingerprint, "refused", due.now, why
+        )
     _log_new(job, noted, before)
     if found.again and listing != due.listing:
         log.info("input_linked_twice", job_id=job.id, remark=found.remark)
@@ -110,20 +117,20 @@ def _look(
 
 
 def _append_fitting(
-    ledger: Ledger, job: Job, infos: Sequence[FileInfo], look: Hold
+    ledger: Ledger, job: Job, infos: Sequence[FileInfo], look: Hold, settings: Settings
 ) -> tuple[Sequence[FileInfo], dict[str, str]]:
     """Appends the files that fit. Returns those, and why each of the others is refused. Halves are tried
     by themselves until what does not fit is alone, since files that are read one by one wait for the
     store each.
     """
     try:
-        empty = frozenset(append(ledger, job, infos, "input", look=look).empty)
+        empty = frozenset(append(ledger, job, infos, "input", look=look, settings=settings).empty)
     except BadInput as error:
         if len(infos) == 1:
             return [], {infos[0].uri: str(error)}
         half = len(infos) // 2
-        first, refused = _append_fitting(ledger, job, infos[:half], look)
-        second, also_refused = _append_fitting(ledger, job, infos[half:], look)
+        first, refused = _append_fitting(ledger, job, infos[:half], look, settings)
+        second, also_refused = _append_fitting(ledger, job, infos[half:], look, settings)
         return [*first, *second], refused | also_refused
     return [info for info in infos if info.uri not in empty], {
         uri: f"{uri} has no rows" for uri in empty

@@ -7,7 +7,16 @@ import pytest
 
 from nightshift.producer import wings
 
-POINTS = {"commands", "duties", "bring_back", "archived_errors", "run_again", "pilot", "pages"}
+POINTS = {
+    "archived_errors",
+    "bring_back",
+    "commands",
+    "duties",
+    "input_table",
+    "pages",
+    "pilot",
+    "run_again",
+}
 
 
 @pytest.mark.parametrize("name", wings.INSTALLED)

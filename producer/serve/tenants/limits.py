@@ -52,9 +52,9 @@ def _engine_refusal(tenant: Tenant, engine: EngineSpec) -> str | None:
 def _folder_refusal(tenant: Tenant, spec: JobSpec, store: str | None) -> str | None:
     images = spec.task.image_roots if isinstance(spec.task, GenerateTask) else ()
     uploaded = [
-        uri for uri in spec.input.uris if store is not None and _is_upload(tenant, uri, store)
+        uri for uri in spec.input.places if store is not None and _is_upload(tenant, uri, store)
     ]
-    for uri in [*spec.input.uris, spec.output.uri, *images]:
+    for uri in [*spec.input.places, spec.output.uri, *images]:
         if uri in uploaded:
             continue
         if not _is_below(uri, tenant.roots) or (store is not None and _meets(uri, store)):

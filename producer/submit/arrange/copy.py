@@ -63,6 +63,8 @@ COMPARED_KINDS = (
 COMPARED_TYPES = (pa.float32(), pa.float64(), pa.date32(), pa.time64("us"))
 """What DuckDB has of types without others inside, beside moments. It has no half floats, for example."""
 
+Places = np.ndarray[tuple[int], np.dtype[np.uint32]]
+
 PLACE = "\0place"
 """Column of the rows on their way: the place of the row in the copy."""
 
@@ -80,39 +82,37 @@ def write(uri: str, spec: JobSpec, plan: Plan, columns: Columns, by: Sequence[st
     schema = columns.schema(plan.schema)
 
     def make(sink: BinaryIO) -> None:
-        places = _places(_key_rows(spec, plan, columns, by), plan)
-        rows = in_order(_placed(_rows(spec, plan, columns), places), PLACE, plan.rows_total)
+        found = places(_key_rows(spec, plan, columns, by), plan.rows_total, plan.rows_of_files)
+        rows = in_order(_placed(_rows(spec, plan, columns), found), PLACE, plan.rows_total)
         with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
             ordered = (batch.select(schema.names) for batch in rows)
             for table in regrouped(ordered, schema):
                 writer.write_table(table)
             writer.add_key_value_metadata(columns.metadata)
 
-    with _errors(), _sorts:
+    with one_at_a_time():
         if not storage.exists(uri):  # else another thread has made it meanwhile
             storage.write_again(uri, make)
 
 
-def _placed(
-    rows: Iterator[pa.RecordBatch], places: "np.ndarray[tuple[int], np.dtype[np.uint32]]"
-) -> Iterator[pa.RecordBatch]:
+def _placed(rows: Iterator[pa.RecordBatch], places: Places) -> Iterator[pa.RecordBatch]:
     """The rows with the place of each."""
     for batch in rows:
         place = places[batch.column(arranged.OFFSET).to_numpy()].astype(np.int64)
         yield batch.append_column(PLACE, pa.array(place))
 
 
-def _places(
-    rows: Iterator[pa.RecordBatch], plan: Plan
-) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
-    """The place in the copy of each row, by how many rows stand before it in the dataset."""
+def places(rows: Iterator[pa.RecordBatch], rows_total: int, numbers: int) -> Places:
+    """The place in the copy of each row, by its number: `rows` have that first, which is below `numbers`, and then
+    the columns that sort them.
+    """
     # Four bytes a row: no dataset of one job has 4,294,967,296 rows.
-    places = np.empty(plan.rows_of_files, np.uint32)
+    places = np.empty(numbers, np.uint32)
     placed = 0
     for offsets in _sorted_offsets(rows):
         places[offsets] = np.arange(placed, placed + len(offsets), dtype=np.uint32)
         placed += len(offsets)
-    assert placed == plan.rows_total
+    assert placed == rows_total
     return places
 
 
@@ -239,7 +239,7 @@ def _key_rows(
         values = {
             name: texts[name]
             if name in texts
-            else _comparable(table.column(name), plan.schema.field(name).type)
+            else comparable(table.column(name), plan.schema.field(name).type)
             for name in names
         }
         yield from table_of({arranged.OFFSET: offsets} | values, len(offsets)).to_batches()
@@ -251,7 +251,7 @@ def _chats(spec: JobSpec, schema: pa.Schema) -> list[str]:
     return [name] if name is not None and pa.types.is_nested(schema.field(name).type) else []
 
 
-def _comparable(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+def comparable(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
     """What DuckDB is given of a column: values of types that it lacks as texts, equal ones of equal values."""
     if _compares(kind):
         return column.cast(kind)
@@ -283,6 +283,15 @@ def _json_texts(
 
 def _json(value: object) -> str | None:
     return None if value is None else json.dumps(value, ensure_ascii=False)
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Sorts inside while no other thread does. Raises BadInput for rows that cannot be carried, StorageUnavailable
+    also where the folder of temporary files is full.
+    """
+    with _errors(), _sorts:
+        yield
 
 
 @contextmanager

@@ -19,10 +19,11 @@ from nightshift.common.formats import hive, reading, source_files
 from nightshift.common.formats.convert import Converter
 from nightshift.common.formats.csv.types import common_types
 from nightshift.common.formats.csv.types import schema_of as text_schema
-from nightshift.common.formats.format import Examined, Scan, Wanted
+from nightshift.common.formats.format import Copy, Examined, Scan, Wanted
 from nightshift.common.formats.known import FORMATS, check_content, is_streamed
 from nightshift.common.spec import InputSpec
 from nightshift.common.spec.sections import BATCH_BYTES
+from nightshift.common.spec.table_uris import table_rows
 from nightshift.common.storage import FileInfo
 from nightshift.common.where.parse import parse
 from nightshift.producer.submit.planning.matching import Filter, Looked, Matching
@@ -140,6 +141,7 @@ def plan(
     output_uri: str | None = None,
     may_be_empty: bool = False,
     known: pa.Schema | None = None,
+    copy_table: Copy | None = None,
 ) -> Plan:
     """Looks at every input file and cuts it into batches of at most `batch_rows` rows and
     `batch_bytes` bytes: estimated bytes of the decoded columns of Parquet files that are read, bytes
@@ -148,8 +150,8 @@ def plan(
     `columns` are those that the job reads (JobSpec.read_columns; None: all): Parquet files must
     agree on them, and on those of `input.where`. `sized` are those whose bytes count, without it the
     same. `infos` saves a second listing of the input. Copies go under `output_uri`; without one, an input
-    that needs a copy cannot be planned. `known` are the columns of the job that the files are of or join:
-    a condition is about values of their types.
+    that needs a copy cannot be planned; `copy_table` copies what is read of a table so. `known` are the
+    columns of the job that the files are of or join: a condition is about values of their types.
     Raises BadInput with one sentence for what is missing, broken or changes meanwhile, and for files
     without a row that the job takes, unless they `may_be_empty`; StorageUnavailable for an outage.
     """
@@ -174,7 +176,7 @@ def plan(
         if is_streamed(info.uri, kind):
             if output_uri is None:
                 raise BadInput(f"{info.uri} must be copied to be planned: name an output directory")
-            read = Converter(spec_input, output_uri).copy(info, kind, limit)
+            read = Converter(spec_input, output_uri, copy_table).copy(info, kind, limit)
         found = FORMATS[kind].examine(info, read, wanted, limit)
         _check_unchanged(info)
         return Looked(info, kind, read, found)
@@ -253,6 +255,8 @@ def _merged_schema(
 
 
 def _check_unchanged(info: FileInfo) -> None:
+    if table_rows(info.uri) is not None:
+        return  # a version stays as it is
     try:
         now = storage.stat(info.uri)
     except FileNotFoundError as error:

@@ -1,0 +1,23 @@
+"""Up to which version of its table a job has taken what versions have added."""
+
+from alembic import op
+
+revision = "0035"
+down_revision = "0034"
+branch_labels = None
+depends_on = None
+
+# Older releases know no jobs that read a table: compatible_from stays as it is.
+TABLE = """
+CREATE TABLE input_versions (
+    job_id bigint PRIMARY KEY REFERENCES jobs ON DELETE CASCADE,
+    version bigint NOT NULL
+);
+COMMENT ON TABLE input_versions IS
+    'Up to which version of its table a job has all rows that versions have added; no row where that is the version of its submit.';
+"""
+
+
+def upgrade() -> None:
+    """Makes the table."""
+    op.execute(TABLE)

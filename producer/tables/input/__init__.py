@@ -1,0 +1,1 @@
+"""Rows out of tables: what a job reads of a version, and what newer versions have added."""

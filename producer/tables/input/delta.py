@@ -1,0 +1,266 @@
+"""A Delta table as the input of a job.
+
+Data files are read as they are where all that the job reads stands in them. Rows of other tables are copied: by
+our own reader where columns stand in the log or are missing, in the order of the files; by delta-rs where rows are
+deleted by vectors or columns are mapped, ordered by the id, since it promises no order.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from nightshift.common import storage
+from nightshift.common.errors import BadInput, NightshiftError, StorageUnavailable
+from nightshift.common.formats.known import FORMATS
+from nightshift.common.formats.streams import content_errors
+from nightshift.common.spec import InputSpec
+from nightshift.common.spec.table_uris import DELTA, TableRows, table_rows
+from nightshift.common.storage import FileInfo
+from nightshift.producer.submit.table_input import Added
+from nightshift.producer.tables.input import data_files, delta_log
+from nightshift.producer.tables.input.rows import first_rows, ordered
+from nightshift.producer.tables.store_options import storage_options
+
+MAPPING = "delta.columnMapping.mode"
+
+VECTORS = "deletionVectors"
+"""The table feature that lets versions delete rows by vectors."""
+
+PARQUET = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
+"""Spark writes timestamps in 96 bits."""
+
+
+class DeltaInput:
+    """A table by its uri, `delta:ROOT`; see `table_input.InputTable`."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri, self.root = uri, uri.removeprefix(DELTA)
+        delta_log.check_place(self.root)
+        self._newest = self._opened(None)
+
+    def newest(self) -> int:
+        """The newest version."""
+        return int(self._newest.version())
+
+    def check(self, version: int) -> None:
+        """BadInput for a version that is not there, or is there no longer."""
+        if version > self.newest():
+            raise BadInput(f"{self.uri} has no version {version}: the newest is {self.newest()}")
+        self._at(version)
+
+    def files(
+        self, version: int, spec_input: InputSpec, columns: Sequence[str] | None
+    ) -> list[FileInfo]:
+        """The data files of a version, or the version where it is copied."""
+        table = self._at(version)
+        uris = list(self._added(table))
+        if self._is_native(table, uris):
+            if spec_input.id is None:
+                raise BadInput(
+                    f"{self.uri} deletes rows by vectors or maps columns, and is read in no certain order: "
+                    "name the column that tells its rows apart as input.id"
+                )
+            return [self._copied(table, TableRows(self.uri, version, False))]
+        if not self._are_plain(table, uris, columns):
+            return [self._copied(table, TableRows(self.uri, version, False))]
+        return data_files.infos(uris, self._named_version(table))
+
+    def added(
+        self, after: int, columns: Sequence[str] | None, is_known: Callable[[str], bool]
+    ) -> Added:
+        """What later versions have added, up to one that takes rows away or changes them."""
+        found: list[FileInfo] = []
+        for version in range(after + 1, self.newest() + 1):
+            actions = delta_log.commit(self.root, version)
+            why = self._refusal(version, actions)
+            if why is not None or actions is None:
+                return Added(found, version - 1, (version, str(why)))
+            adds = [action["add"] for action in actions if _changes(action.get("add"))]
+            uris = [delta_log.data_uri(self.root, add["path"]) for add in adds]
+            found += self._not_known(version, uris, columns, is_known)
+        return Added(found, self.newest())
+
+    def copy(
+        self, info: FileInfo, spec_input: InputSpec, limit: int | None, sink: BinaryIO
+    ) -> None:
+        """Writes the rows of a version, or those that it added."""
+        rows = table_rows(info.uri)
+        assert rows is not None
+        table = self._at(rows.version)
+        if str(table.metadata().id) != info.fingerprint:
+            raise BadInput(f"{self.uri} is another table than the one that was read before")
+        schema = pa.schema(table.schema().to_arrow())
+        added = self._added(table)
+        native = not rows.is_appended and self._is_native(table, list(added))
+        if native:
+            delta_log.check_files(self.root, self._named)
+        with self._errors():
+            if native:
+                batches = ordered(lambda: self._scan(table, schema), schema, spec_input.id)
+            else:
+                wanted = set(self._commit_uris(rows.version)) if rows.is_appended else set(added)
+                chosen = {uri: added[uri] for uri in sorted(wanted)}
+                batches = self._read(chosen, table.metadata().partition_columns, schema)
+            FORMATS["table"].write(first_rows(batches, limit), schema, sink, {})
+
+    def _not_known(
+        self,
+        version: int,
+        uris: list[str],
+        columns: Sequence[str] | None,
+        is_known: Callable[[str], bool],
+    ) -> list[FileInfo]:
+        rows = TableRows(self.uri, version, True)
+        new = [uri for uri in uris if not is_known(uri)]
+        if not new or is_known(rows.uri):
+            return []
+        table = self._at(version)
+        if self._are_plain(table, new, columns):
+            return data_files.infos(new, self._named_version(table))
+        return [self._copied(table, rows)]
+
+    def _refusal(self, version: int, actions: list[dict[str, Any]] | None) -> str | None:
+        """Why the rows of a version cannot be taken; None where they can."""
+        which = f"version {version} of {self.uri}"
+        if actions is None:
+            return f"{which} is no longer in its log, and nobody can tell what it added"
+        if any(_changes(action.get("remove")) for action in actions):
+            return f"{which} deletes or changes rows that jobs have read: its rows are not taken, nor later ones"
+        if self._mapping(self._at(version)) and any("add" in action for action in actions):
+            return f"{which} maps columns, and rows of such a table are taken at submit alone"
+        return None
+
+    def _named_version(self, table: Any) -> str:
+        return f"version {table.version()} of {self.uri}"
+
+    def _commit_uris(self, version: int) -> list[str]:
+        actions = delta_log.commit(self.root, version)
+        if actions is None:
+            raise BadInput(f"version {version} of {self.uri} is no longer in its log")
+        adds = [action["add"] for action in actions if _changes(action.get("add"))]
+        return [delta_log.data_uri(self.root, add["path"]) for add in adds]
+
+    @cached_property
+    def _named(self) -> list[delta_log.Named]:
+        return list(delta_log.named_files(self.root))
+
+    def _is_native(self, table: Any, uris: Sequence[str]) -> bool:
+        """Whether delta-rs must read the rows: columns are mapped, or rows may be deleted by a vector."""
+        if self._mapping(table):
+            return True
+        if VECTORS not in (table.protocol().reader_features or ()):
+            return False
+        with_vector = {
+            delta_log.data_uri(self.root, each.path) for each in self._named if each.has_vector
+        }
+        return not with_vector.isdisjoint(uris)
+
+    @staticmethod
+    def _mapping(table: Any) -> bool:
+        return bool(table.metadata().configuration.get(MAPPING, "none") != "none")
+
+    def _are_plain(self, table: Any, uris: Sequence[str], columns: Sequence[str] | None) -> bool:
+        """Whether the files have all that is read of them."""
+        if columns is None:
+            columns = [field.name for field in table.schema().fields]
+        if set(columns) & set(table.metadata().partition_columns):
+            return False
+        known = {field.name for field in table.schema().fields}
+        return data_files.are_whole(
+            data_files.schemas(uris, self._named_version(table)),
+            [name for name in columns if name in known],
+        )
+
+    @staticmethod
+    def _copied(table: Any, rows: TableRows) -> FileInfo:
+        sizes = pa.table(table.get_add_actions())
+        total = sum(sizes.column("size_bytes").to_pylist())
+        return FileInfo(rows.uri, total, str(table.metadata().id))
+
+    def _added(self, table: Any) -> dict[str, dict[str, Any]]:
+        """The data files of a version by address, each with the values of the partition columns."""
+        with self._errors():
+            actions = pa.table(table.get_add_actions())
+        parts = (
+            actions.column("partition").to_pylist()
+            if "partition" in actions.column_names
+            else [{}] * actions.num_rows
+        )
+        paths = actions.column("path").to_pylist()
+        return {
+            delta_log.data_uri(self.root, path): part or {}
+            for path, part in zip(paths, parts, strict=True)
+        }
+
+    def _read(
+        self, added: dict[str, dict[str, Any]], partitions: Sequence[str], schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of files in their order, each file opened by our storage."""
+        for uri, values in added.items():
+            storage.check_object(uri)
+            with (
+                data_files.there(uri, self.uri),
+                storage.open_input(uri) as file,
+                content_errors(uri),
+            ):
+                known = [_is(schema.field(name), values.get(name)) for name in partitions]
+                expression = None
+                for each in known:
+                    expression = each if expression is None else expression & each
+                fragment = PARQUET.make_fragment(file, partition_expression=expression)
+                yield from fragment.scanner(schema=schema, use_threads=False).to_batches()
+
+    @staticmethod
+    def _scan(table: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        for batch in pa.RecordBatchReader.from_stream(table.scan()):
+            yield batch.select(schema.names).cast(schema)
+
+    def _at(self, version: int) -> Any:
+        if version == self.newest():
+            return self._newest
+        return self._opened(version)
+
+    def _opened(self, version: int | None) -> Any:
+        try:
+            from deltalake import DeltaTable
+        except ModuleNotFoundError as error:
+            raise BadInput(
+                f"{self.uri} needs the package deltalake: pip install 'nightshift-fleet[delta]'"
+            ) from error
+        with self._errors(version):
+            return DeltaTable(
+                self.root, version=version, storage_options=storage_options(self.root)
+            )
+
+    @contextmanager
+    def _errors(self, version: int | None = None) -> Iterator[None]:
+        from deltalake.exceptions import DeltaError
+
+        which = self.uri if version is None else f"version {version} of {self.uri}"
+        try:
+            yield
+        except NightshiftError:
+            raise
+        except OSError as error:
+            raise StorageUnavailable(f"{which} cannot be read: {_first_line(error)}") from error
+        except (DeltaError, pa.ArrowException, ValueError) as error:
+            raise BadInput(f"{which} cannot be read: {_first_line(error)}") from error
+
+
+def _changes(action: dict[str, Any] | None) -> bool:
+    """Whether an action adds rows or takes some away, and does not only rewrite them (Delta protocol, dataChange)."""
+    return action is not None and action.get("dataChange", True) is not False
+
+
+def _is(field: pa.Field, value: Any) -> Any:
+    column = pc.field(field.name)
+    return column.is_null() if value is None else column == pa.scalar(value, field.type)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

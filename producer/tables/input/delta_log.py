@@ -1,0 +1,146 @@
+"""The log of a Delta table as our storage reads it. delta-rs opens the log and the files of a table by itself:
+before it does, all that it would open is held to the roots.
+"""
+
+import json
+import os
+import uuid
+from base64 import b85decode
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from nightshift.common import storage
+from nightshift.common.errors import BadInput
+from nightshift.common.formats.streams import content_errors
+
+FOLDER = "_delta_log"
+
+Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+"""The digits of base 85 in which the names of deletion vectors are written (Delta protocol, Deletion Vectors)."""
+
+RFC_1924 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+"""Those of the standard library."""
+
+_DIGITS = str.maketrans(Z85, RFC_1924)
+
+NAME_DIGITS = 20
+"""Length of the name of a vector in these digits: 16 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A data file that the log names, and the file with its deletion vector, where it has one."""
+
+    path: str
+    vector: str | None
+    has_vector: bool
+
+
+def check_place(root: str) -> None:
+    """BadInput for a table whose log is not there, lies outside the roots or holds a link: delta-rs would follow
+    it.
+    """
+    log = f"{root}/{FOLDER}"
+    storage.check_object(root)
+    if not storage.list_names(log):
+        raise BadInput(f"{root} is no Delta table: there is no {FOLDER} in it")
+    if not storage.is_local(root):
+        return
+    folder = Path(log)
+    inside = (Path(at, name) for at, *names in os.walk(log) for name in chain(*names))
+    for path in chain([folder], inside):
+        if path.is_symlink():
+            raise BadInput(f"{path} is a link, and links in the log of a table are not followed")
+
+
+def data_uri(root: str, path: str) -> str:
+    """The address of a file by the name that the log has for it."""
+    plain = unquote(path)
+    if "://" in plain or plain.startswith("/"):
+        return storage.resolve(plain)
+    return storage.resolve(f"{root}/{plain}")
+
+
+def commit(root: str, version: int) -> list[dict[str, Any]] | None:
+    """The actions of a version; None where the log has them no longer, or not yet."""
+    uri = f"{root}/{FOLDER}/{version:020}.json"
+    try:
+        with storage.open_input(uri, sequential=True, links=False) as file:
+            return [json.loads(line) for line in file if line.strip()]
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise BadInput(f"{uri} cannot be read: {error}") from error
+
+
+def check_files(root: str, named: Iterable[Named]) -> None:
+    """BadInput for a file outside the roots that the log names, data or vector."""
+    for each in named:
+        for path in filter(None, (each.path, each.vector)):
+            uri = data_uri(root, path)
+            storage.check_object(uri)
+            with suppress(
+                FileNotFoundError
+            ):  # a vacuum has taken it, and no version that is read names it
+                storage.stat(uri)
+
+
+def named_files(root: str) -> Iterator[Named]:
+    """Every file that any version in the log adds."""
+    log = f"{root}/{FOLDER}"
+    for folder in (log, f"{log}/_sidecars"):
+        for name in storage.list_names(folder):
+            if name.endswith(".json"):
+                yield from _of_lines(f"{folder}/{name}")
+            elif name.endswith(".parquet"):
+                yield from _of_checkpoint(f"{folder}/{name}")
+
+
+def _of_lines(uri: str) -> Iterator[Named]:
+    with storage.open_input(uri, sequential=True, links=False) as file:
+        for line in file:
+            with suppress(ValueError):
+                action = json.loads(line)
+                if isinstance(action, dict) and isinstance(action.get("add"), dict):
+                    yield _named(action["add"].get("path"), action["add"].get("deletionVector"))
+
+
+def _of_checkpoint(uri: str) -> Iterator[Named]:
+    with storage.open_input(uri, links=False) as file, content_errors(uri):
+        parquet = pq.ParquetFile(file)
+        if "add" not in parquet.schema_arrow.names:
+            return
+        fields = {field.name for field in parquet.schema_arrow.field("add").type}
+        wanted = ["add.path", *(["add.deletionVector"] if "deletionVector" in fields else [])]
+        for batch in parquet.iter_batches(columns=wanted):
+            added = pa.Table.from_batches([batch]).filter(pc.is_valid(batch.column("add")))
+            for add in added.column("add").to_pylist():
+                yield _named(add["path"], add.get("deletionVector"))
+
+
+def _named(path: str, vector: dict[str, Any] | None) -> Named:
+    return Named(path, _vector_path(vector), vector is not None)
+
+
+def _vector_path(vector: dict[str, Any] | None) -> str | None:
+    """Where a deletion vector lies, relative to the root or absolute; None for one that stands in the log."""
+    if vector is None or vector.get("storageType") == "i":
+        return None
+    where = str(vector.get("pathOrInlineDv"))
+    if vector.get("storageType") == "p":
+        return where
+    prefix, digits = where[:-NAME_DIGITS], where[-NAME_DIGITS:]
+    try:
+        name = uuid.UUID(bytes=b85decode(digits.translate(_DIGITS)))
+    except ValueError as error:
+        raise BadInput(f"the log names a deletion vector {where!r}, which is no name") from error
+    return f"{prefix}/deletion_vector_{name}.bin" if prefix else f"deletion_vector_{name}.bin"
