@@ -1,0 +1,634 @@
+"""Jobs over tables: which rows they read, that a version stays the version, and what is refused."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from sqlalchemy import text
+
+from nightshift.common.errors import BadInput
+from nightshift.common.formats import input_copies
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import input_versions, jobs, watches
+from nightshift.common.settings import Settings
+from nightshift.common.spec import parse_spec
+from nightshift.common.states import JobState
+from nightshift.producer.control.deletion import delete
+from nightshift.producer.submit import append_command
+from nightshift.producer.submit.append_command import Taken
+from nightshift.producer.submit.intake import NOTHING
+from nightshift.producer.submit.submit import Submitted, check_before, submit
+from nightshift.producer.tables.catalogs import open_catalog
+from nightshift.producer.watch import look
+from tests.integration.test_retry import Site, agreed, moody
+from tests.support import delta_tables
+from tests.support.fleet import function_spec, output_ids
+
+SHOUT = moody()
+
+
+def rows(name: str, count: int) -> pa.Table:
+    """Rows of one name, as functions of these tests take them."""
+    ids = [f"{name}-{number}" for number in range(count)]
+    return pa.table({"id": ids, "text": [f"say {each}" for each in ids]})
+
+
+class Lake(Site):
+    """A job over a table, with its worker, its reaper and its command in this process."""
+
+    uri: str
+    settings: Settings
+
+    def append(self, table: pa.Table) -> None:
+        """A version that adds rows."""
+        raise NotImplementedError
+
+    def compact(self) -> None:
+        """A version with the same rows in other files."""
+        raise NotImplementedError
+
+    def delete(self, row_id: str) -> None:
+        """A version without a row."""
+        raise NotImplementedError
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        raise NotImplementedError
+
+    def begin(self, **of_input: Any) -> Submitted:
+        """Submits a job over the table, or finds it."""
+        data = function_spec("moody", Path(self.uri), self.folder / "out", batch={"rows": 10})
+        data["input"] = {"uri": self.uri, "id": "id", **of_input}
+        done = submit(self.ledger, parse_spec(data, "test"), self.settings)
+        self.job_id = done.job_id
+        return done
+
+    def take(self, **how: bool) -> Taken:
+        """What is new in the table."""
+        return append_command.take(self.ledger, self.job, [], self.settings, **how)
+
+    def look(self) -> None:
+        """One look of a reaper, which is due now whatever the pace is."""
+        with self.ledger.transaction() as connection:
+            connection.execute(
+                text("""
+                    UPDATE job_watches SET next_look_at = now(); UPDATE holds SET until = '-infinity';
+                    UPDATE unplanned_files SET seen_at = seen_at - interval '1 hour'
+                """)
+            )
+        assert look.look_once(self.ledger, self.settings)
+
+    def noted(self) -> list[watches.UnplannedFile]:
+        """What looks found and did not take."""
+        with self.ledger.transaction() as connection:
+            return watches.unplanned(connection, self.job_id)
+
+    def taken(self) -> int | None:
+        """Up to which version the job has everything."""
+        with self.ledger.transaction() as connection:
+            return input_versions.get(connection, self.job_id)
+
+    def done(self) -> list[str]:
+        """All rows are run; the ids in the output."""
+        assert self.work(SHOUT) is JobState.COMPLETED
+        assert agreed(self.ledger, self.job, self.folder) == {}
+        return output_ids(self.folder / "out")
+
+    def copies(self) -> list[Path]:
+        """Copies in the output directory."""
+        return sorted((self.folder / "out" / input_copies.FOLDER).glob("*"))
+
+
+class DeltaLake(Lake):
+    @property
+    def root(self) -> Path:
+        return self.folder / "lake" / "reviews"
+
+    def make(self, first: pa.Table, **how: Any) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        write_deltalake(self.root, first, **how)
+        self.uri, self.settings = f"delta:{self.root}", Settings()
+
+    def append(self, table: pa.Table) -> None:
+        write_deltalake(self.root, table, mode="append", schema_mode="merge")
+
+    def compact(self) -> None:
+        DeltaTable(self.root).optimize.compact()
+
+    def delete(self, row_id: str) -> None:
+        DeltaTable(self.root).delete(f"id = '{row_id}'")
+
+    @property
+    def version(self) -> int:
+        return DeltaTable(self.root).version()
+
+
+class IcebergLake(Lake):
+    catalog: Any
+
+    @property
+    def properties(self) -> dict[str, str]:
+        place = {"uri": f"sqlite:///{self.folder}/c.db", "warehouse": f"file://{self.folder}/lake"}
+        return {"type": "sql", **place}
+
+    def make(self, first: pa.Table) -> None:
+        self.settings = Settings()
+        self.catalog = open_catalog(self.settings, "lake")
+        self.catalog.create_namespace("shop")
+        self.catalog.create_table("shop.reviews", first.schema)
+        self.uri = "iceberg:lake.shop.reviews"
+        self.append(first)
+
+    @property
+    def table(self) -> Any:
+        return self.catalog.load_table("shop.reviews")
+
+    def append(self, table: pa.Table) -> None:
+        self.table.append(table)
+
+    def compact(self) -> None:
+        from pyiceberg.table.snapshots import Operation, Summary
+
+        table = self.table
+        with table.transaction() as transaction:
+            files = [task.file for task in table.scan().plan_files()]
+            [new] = _written(transaction, table.scan().to_arrow())
+            rewrite: Any = transaction.update_snapshot().overwrite()
+            rewrite._summary = lambda _: Summary(Operation.REPLACE)
+            for file in files:
+                rewrite.delete_data_file(file)
+            rewrite.append_data_file(new)
+            rewrite.commit()
+
+    def delete(self, row_id: str) -> None:
+        self.table.delete(f"id = '{row_id}'")
+
+    @property
+    def version(self) -> int:
+        return int(self.table.current_snapshot().snapshot_id)
+
+
+def _written(transaction: Any, table: pa.Table) -> list[Any]:
+    from pyiceberg.io.pyarrow import _dataframe_to_data_files
+
+    return list(_dataframe_to_data_files(transaction.table_metadata, table, transaction._table.io))
+
+
+@pytest.fixture
+def delta(ledger: Ledger, tmp_path: Path) -> DeltaLake:
+    return DeltaLake(ledger, tmp_path)
+
+
+@pytest.fixture
+def iceberg(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[IcebergLake]:
+    found = IcebergLake(ledger, tmp_path)
+    # For retries, which take their settings from the environment.
+    monkeypatch.setenv("NIGHTSHIFT_CATALOGS", json.dumps({"lake": found.properties}))
+    yield found
+    found.catalog.close()
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest) -> Any:
+    """A table of each format with 15 rows."""
+    found = request.getfixturevalue(request.param)
+    found.make(rows("a", 15))
+    return found
+
+
+def ids(name: str, count: int) -> list[str]:
+    return [f"{name}-{number}" for number in range(count)]
+
+
+# ---------------------------------------------------------------- a version
+
+
+def test_a_plain_table_is_read_from_its_own_files(lake: Lake) -> None:
+    lake.append(rows("b", 5))
+    done = lake.begin()
+    assert (done.is_new, done.rows) == (True, 20)
+    assert sorted(lake.done()) == sorted(ids("a", 15) + ids("b", 5))
+    assert lake.copies() == []
+    manifest = json.loads((lake.folder / "out" / "_manifest.json").read_text())
+    assert manifest["spec"]["input"]["uri"] == [lake.uri]
+    assert manifest["spec"]["input"]["version"] == lake.version
+
+
+def test_the_same_spec_continues_its_version_although_the_table_has_moved_on(lake: Lake) -> None:
+    first = lake.begin()
+    read = lake.version
+    lake.append(rows("b", 5))
+    again = lake.begin()
+    assert (again.job_id, again.is_new) == (first.job_id, False)
+    assert lake.job.spec.input.version == read
+    [remark] = again.remarks
+    assert f"has read version {read} of {lake.uri}, and the newest is {lake.version}" in remark
+    assert f"`nightshift submit --append {first.job_id}`" in remark
+    assert lake.done() == ids("a", 15)
+    assert lake.begin(version=read).job_id == first.job_id
+    with pytest.raises(BadInput, match=r"differs in input\.version"):
+        lake.begin(version=lake.version)
+
+
+def test_an_older_version_is_read_as_it_was(lake: Lake) -> None:
+    read = lake.version
+    lake.append(rows("b", 5))
+    lake.delete("a-3")
+    assert lake.begin(version=read).rows == 15
+    assert lake.done() == ids("a", 15)
+
+
+def test_a_version_that_never_was_is_refused(lake: Lake) -> None:
+    with pytest.raises(BadInput, match=r"has no (version|snapshot) 77"):
+        lake.begin(version=77)
+
+
+def test_a_version_whose_files_are_gone_is_refused(delta: DeltaLake) -> None:
+    delta.make(rows("a", 15))
+    delta.delete("a-3")
+    table = DeltaTable(delta.root)
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    with pytest.raises(
+        BadInput, match=r"version 0 of .* can be read no longer: its file .* is gone"
+    ):
+        delta.begin(version=0)
+
+
+def test_a_snapshot_that_has_expired_is_refused(iceberg: IcebergLake) -> None:
+    iceberg.make(rows("a", 15))
+    read = iceberg.version
+    iceberg.append(rows("b", 5))
+    iceberg.table.maintenance.expire_snapshots().by_id(read).commit()
+    with pytest.raises(BadInput, match=f"has no snapshot {read}: it has expired"):
+        iceberg.begin(version=read)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"uri": "delta:"}, "a Delta table is named as delta:ROOT"),
+        ({"uri": ["delta:a", "b.parquet"]}, "an input by itself"),
+        ({"uri": "iceberg:lake.reviews"}, "an Iceberg table is named as"),
+        ({"uri": "delta:a", "format": "jsonl"}, "has no input.format"),
+        ({"uri": "delta:a", "partitioning": "hive"}, "are for files"),
+        ({"uri": "a.parquet", "version": 3}, "version is for a table"),
+    ],
+)
+def test_what_does_not_go_with_a_table_is_refused(given: dict[str, Any], why: str) -> None:
+    data = function_spec("moody", Path("x"), Path("out"))
+    data["input"] |= given
+    with pytest.raises(BadInput, match=why):
+        parse_spec(data, "test")
+
+
+def test_a_table_that_is_not_there_is_refused_before_servers_start(lake: Lake) -> None:
+    data = function_spec("moody", Path("x"), lake.folder / "out")
+    for uri in (f"delta:{lake.folder}/nowhere", "iceberg:lake.shop.nowhere", "iceberg:sea.a.b"):
+        data["input"] = {"uri": uri, "id": "id"}
+        with pytest.raises(BadInput, match=r"nowhere|there is no catalog"):
+            check_before(parse_spec(data, "test"), lake.settings, has_ledger=False, adopt=False)
+
+
+def test_without_the_wing_a_table_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nightshift.producer import wings
+
+    others = tuple(each for each in wings.modules() if not each.__name__.endswith("tables.wing"))
+    monkeypatch.setattr(wings, "modules", lambda: others)
+    with pytest.raises(BadInput, match="this installation reads none"):
+        lake.begin()
+
+
+# ---------------------------------------------------------------- copies
+
+
+def partitioned(delta: DeltaLake) -> None:
+    kinds = pa.array(["x y", "é", None] * 5)
+    delta.make(rows("a", 15).append_column("kind", kinds), partition_by=["kind"])
+
+
+def with_vector(delta: DeltaLake) -> None:
+    delta.make(rows("a", 17))
+    delta_tables.delete_by_vector(delta.root, [15, 16])
+
+
+def mapped(delta: DeltaLake) -> None:
+    delta_tables.mapped_table(delta.root, rows("a", 15))
+    delta.uri, delta.settings = f"delta:{delta.root}", Settings()
+
+
+def renamed(iceberg: IcebergLake) -> None:
+    iceberg.make(rows("a", 15).rename_columns(["id", "words"]))
+    with iceberg.table.update_schema() as update:
+        update.rename_column("words", "text")
+    iceberg.append(rows("b", 1))
+    iceberg.delete("b-0")
+
+
+def with_positions(iceberg: IcebergLake) -> None:
+    from tests.support import iceberg_deletes
+
+    iceberg.make(rows("a", 17))
+    iceberg_deletes.delete_positions(iceberg.table, [15, 16])
+
+
+COPIED = {
+    "partitioned": ("delta", partitioned),
+    "vector": ("delta", with_vector),
+    "mapped": ("delta", mapped),
+    "renamed": ("iceberg", renamed),
+    "positions": ("iceberg", with_positions),
+}
+
+
+@pytest.fixture(params=list(COPIED))
+def copied(request: pytest.FixtureRequest) -> Any:
+    """Tables of 15 rows whose files say too little or too much by themselves."""
+    name, make = COPIED[request.param]
+    found = request.getfixturevalue(name)
+    make(found)
+    return found
+
+
+def test_a_table_whose_files_do_not_have_all_is_read_from_a_copy(copied: Lake) -> None:
+    assert copied.begin(columns=None).rows == 15
+    [copy] = copied.copies()
+    assert copy.suffix == input_copies.SUFFIX
+    assert sorted(copied.done()) == sorted(ids("a", 15))
+    [again] = copied.copies()
+    assert again == copy  # a retry may need it
+
+
+def test_a_copy_that_is_gone_is_made_again_from_its_version(copied: Lake) -> None:
+    first = copied.begin()
+    [copy] = copied.copies()
+    before = pq.read_table(copy)
+    copy.unlink()
+    if not _is_by_hand(copied):
+        copied.append(rows("late", 3))
+    again = copied.begin()
+    assert (again.job_id, again.is_new) == (first.job_id, False)
+    assert pq.read_table(copy).equals(before)
+    copy.unlink()
+    copied.run(SHOUT)
+    assert copied.finish() is JobState.FAILED
+    copied.retry(dead=True)
+    assert sorted(copied.done()) == sorted(ids("a", 15))
+    assert pq.read_table(copy).equals(before)
+
+
+def _is_by_hand(lake: Lake) -> bool:
+    """Whether delta-rs cannot write to the table."""
+    return isinstance(lake, DeltaLake) and bool(DeltaTable(lake.root).protocol().reader_features)
+
+
+def test_the_copy_goes_with_the_output(copied: Lake) -> None:
+    copied.begin()
+    copied.done()
+    delete(copied.ledger, copied.job, copied.settings, output=True)
+    assert not (copied.folder / "out").exists()
+
+
+def test_rows_in_no_order_need_an_id(delta: DeltaLake) -> None:
+    with_vector(delta)
+    with pytest.raises(BadInput, match=r"read in no certain order: .* as input\.id"):
+        delta.begin(id=None)
+
+
+def test_the_first_rows_of_a_copy_are_those_of_its_order(delta: DeltaLake) -> None:
+    with_vector(delta)
+    assert delta.begin(limit=4).rows == 4
+    assert delta.done() == sorted(ids("a", 15))[:4]
+
+
+def test_values_of_partitions_and_null_are_columns(delta: DeltaLake) -> None:
+    partitioned(delta)
+    delta.begin()
+    [copy] = delta.copies()
+    found = pq.read_table(copy).to_pylist()
+    kinds = ["x y", "é", None]
+    assert {row["id"]: row["kind"] for row in found} == {
+        f"a-{number}": kinds[number % 3] for number in range(15)
+    }
+
+
+def test_a_job_that_reads_no_column_of_the_log_reads_the_files(delta: DeltaLake) -> None:
+    partitioned(delta)
+    assert delta.begin(columns=["text"]).rows == 15
+    assert delta.copies() == []
+
+
+def test_equality_deletes_are_refused(iceberg: IcebergLake) -> None:
+    from tests.support import iceberg_deletes
+
+    iceberg.make(rows("a", 15))
+    iceberg_deletes.delete_equal(iceberg.table, "id", ["a-3"])
+    with pytest.raises(BadInput, match="equality deletes"):
+        iceberg.begin()
+
+
+# ---------------------------------------------------------------- roots
+
+
+@pytest.fixture
+def held(delta: DeltaLake) -> DeltaLake:
+    """A table whose root is all that may be read."""
+    delta.make(rows("a", 15))
+    roots = (str(delta.root), str(delta.folder / "out"))
+    delta.settings = Settings(allowed_roots=roots)
+    (delta.folder / "secret").mkdir()
+    pq.write_table(rows("secret", 3), delta.folder / "secret" / "rows.parquet")
+    return delta
+
+
+OUTSIDE = "is outside the folders that NIGHTSHIFT_ALLOWED_ROOTS"
+
+
+def test_a_table_inside_the_roots_is_read(held: DeltaLake) -> None:
+    assert held.begin().rows == 15
+
+
+def test_a_root_outside_the_roots_is_refused(held: DeltaLake) -> None:
+    held.settings = Settings(allowed_roots=(str(held.folder / "out"),))
+    with pytest.raises(BadInput, match=OUTSIDE):
+        held.begin()
+
+
+@pytest.mark.parametrize("form", ["file://{}", "{}", "../../secret/rows.parquet"])
+@pytest.mark.parametrize("native", [False, True], ids=["read", "scanned"])
+def test_a_data_file_outside_the_roots_is_refused(held: DeltaLake, form: str, native: bool) -> None:
+    if native:
+        delta_tables.delete_by_vector(held.root, [3])
+    action = delta_tables.added(held.root, "../../secret/rows.parquet")
+    action["add"]["path"] = form.format(held.folder / "secret" / "rows.parquet")
+    delta_tables.commit(held.root, action)
+    with pytest.raises(BadInput, match=OUTSIDE):
+        held.begin()
+
+
+def test_a_deletion_vector_outside_the_roots_is_refused(held: DeltaLake) -> None:
+    vector = delta_tables.absolute_vector(held.folder / "secret" / "vector.bin", [3])
+    delta_tables.delete_by_vector(held.root, [3], vector)
+    with pytest.raises(BadInput, match=OUTSIDE):
+        held.begin()
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["read", "scanned"])
+def test_a_data_file_that_is_a_link_out_of_the_roots_is_refused(
+    held: DeltaLake, native: bool
+) -> None:
+    if native:
+        delta_tables.delete_by_vector(held.root, [3])
+    [file] = held.root.glob("*.parquet")
+    file.rename(held.folder / "secret" / "moved.parquet")
+    file.symlink_to(held.folder / "secret" / "moved.parquet")
+    with pytest.raises(BadInput, match=OUTSIDE):
+        held.begin()
+
+
+@pytest.mark.parametrize("name", ["", f"{0:020}.json"], ids=["log", "commit"])
+def test_a_link_in_the_log_is_refused(held: DeltaLake, name: str) -> None:
+    place = held.root / "_delta_log" / name
+    place.rename(held.root / "moved")
+    place.symlink_to(held.root / "moved")
+    with pytest.raises(BadInput, match="links in the log of a table are not followed"):
+        held.begin()
+
+
+def test_an_iceberg_file_outside_the_roots_is_refused(iceberg: IcebergLake) -> None:
+    iceberg.make(rows("a", 15))
+    pq.write_table(rows("secret", 3), iceberg.folder / "secret.parquet")
+    iceberg.settings = iceberg.settings.model_copy(
+        update={"allowed_roots": (str(iceberg.folder / "lake"), str(iceberg.folder / "out"))}
+    )
+    assert iceberg.begin().rows == 15
+    iceberg.table.add_files([f"file://{iceberg.folder}/secret.parquet"])
+    with pytest.raises(BadInput, match=OUTSIDE):
+        iceberg.take()
+
+
+# ---------------------------------------------------------------- newer versions
+
+
+def test_rows_that_newer_versions_append_become_a_generation(lake: Lake) -> None:
+    lake.begin()
+    assert lake.done() == ids("a", 15)
+    lake.append(rows("b", 5))
+    lake.append(rows("c", 3))
+    assert lake.take().appended.rows == 8
+    assert lake.take().appended == NOTHING
+    assert lake.taken() == lake.version
+    assert sorted(lake.done()) == sorted(ids("a", 15) + ids("b", 5) + ids("c", 3))
+    assert lake.begin().remarks == []
+
+
+def test_files_of_a_compaction_are_never_taken(lake: Lake) -> None:
+    lake.begin()
+    lake.append(rows("b", 5))
+    lake.compact()
+    assert lake.take().appended.rows == 5
+    lake.compact()
+    assert lake.take().appended == NOTHING
+    lake.append(rows("c", 3))
+    assert lake.take().appended.rows == 3
+    assert sorted(lake.done()) == sorted(ids("a", 15) + ids("b", 5) + ids("c", 3))
+
+
+def test_a_version_that_deletes_is_a_sentence_and_the_job_stays_where_it_is(lake: Lake) -> None:
+    lake.begin()
+    lake.append(rows("b", 5))
+    lake.delete("a-3")
+    refused = lake.version
+    lake.append(rows("c", 3))
+    taken = lake.take()
+    assert taken.appended.rows == 5
+    assert any(
+        f"{refused} of {lake.uri} deletes or changes rows" in line
+        for line in append_command.summary(lake.job, taken)
+    )
+    assert lake.take().appended == NOTHING
+    assert sorted(lake.done()) == sorted(ids("a", 15) + ids("b", 5))
+
+
+def test_a_watched_table_takes_new_versions_and_notes_one_that_deletes(lake: Lake) -> None:
+    done = lake.begin(watch="1h")
+    assert done.watch_seconds == 3600
+    lake.append(rows("b", 5))
+    lake.look()
+    lake.look()
+    lake.compact()
+    lake.look()
+    assert lake.noted() == []
+    assert lake.begin(watch="1h").rows == 20
+    lake.delete("b-3")
+    lake.look()
+    [noted] = lake.noted()
+    assert (noted.uri, noted.state) == (f"{lake.uri}?version={lake.version}", "refused")
+    assert "deletes or changes rows" in str(noted.why)
+    lake.append(rows("c", 3))
+    lake.look()
+    lake.look()
+    assert lake.begin(watch="1h").rows == 20
+
+
+def test_rows_that_are_appended_to_a_copied_table_are_copied_alone(delta: DeltaLake) -> None:
+    partitioned(delta)
+    delta.begin()
+    delta.append(rows("b", 5).append_column("kind", pa.array(["x y"] * 5)))
+    assert delta.take().appended.rows == 5
+    assert delta.take().appended == NOTHING
+    assert len(delta.copies()) == 2
+    assert sorted(delta.done()) == sorted(ids("a", 15) + ids("b", 5))
+
+
+def test_a_table_of_other_rows_in_the_same_place_is_another_table(delta: DeltaLake) -> None:
+    import shutil
+
+    partitioned(delta)
+    delta.begin()
+    [copy] = delta.copies()
+    copy.unlink()
+    shutil.rmtree(delta.root)
+    partitioned(delta)
+    with pytest.raises(BadInput, match="another table"):
+        delta.begin()
+
+
+def test_versions_that_the_log_has_no_longer_are_a_sentence(delta: DeltaLake) -> None:
+    delta.make(rows("a", 15))
+    delta.begin()
+    delta.append(rows("b", 5))
+    delta.append(rows("c", 5))
+    DeltaTable(delta.root).create_checkpoint()
+    delta_tables.log_file(delta.root, 1).unlink()
+    taken = delta.take()
+    assert taken.appended == NOTHING
+    assert "no longer in its log" in " ".join(append_command.summary(delta.job, taken))
+
+
+def test_a_job_of_files_takes_no_table(delta: DeltaLake) -> None:
+    delta.make(rows("a", 15))
+    delta.begin()
+    with pytest.raises(BadInput, match="is a table"):
+        append_command.take(delta.ledger, delta.job, [delta.uri], Settings())
+
+
+def test_the_ledger_forgets_the_version_with_the_job(lake: Lake) -> None:
+    lake.begin()
+    lake.append(rows("b", 5))
+    lake.take()
+    lake.take()
+    assert lake.taken() is not None
+    lake.done()
+    job_id = lake.job_id
+    delete(lake.ledger, lake.job, lake.settings, output=True)
+    with lake.ledger.transaction() as connection:
+        assert jobs.get(connection, job_id) is None
+        assert input_versions.get(connection, job_id) is None
