@@ -9,7 +9,7 @@ from nightshift.common.descriptor import SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import part_names
 from nightshift.common.ledger import Ledger, Row
-from nightshift.common.ledger.jobs import generations, jobs
+from nightshift.common.ledger.jobs import generations, input_versions, jobs
 from nightshift.common.ledger.jobs.generations import Generation
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import live_parts
@@ -93,6 +93,7 @@ def _head(ledger: Ledger, job: Job, progress: Row, end: JobState) -> dict[str, o
         revision = live_parts.revision(connection, job.id)
         makers = live_parts.makers(connection, job.id)
         table = in_table(connection, job.id)
+        taken = input_versions.get(connection, job.id)
     over = progress["rows_done"] + progress["rows_failed"]
     return {
         "job": job.id,
@@ -111,6 +112,7 @@ def _head(ledger: Ledger, job: Job, progress: Row, end: JobState) -> dict[str, o
         "revision": revision,
         "engines": [dict(maker) for maker in makers],
         "format": job.spec.output.format,
+        **_input_table(job, taken),
         "spec": _written(job.spec),
         "schema": [
             {"name": field.name, "type": str(field.type)} for field in part_files.schema_of(job)
@@ -119,6 +121,16 @@ def _head(ledger: Ledger, job: Job, progress: Row, end: JobState) -> dict[str, o
         **({"generations": [generation_facts(each) for each in grown]} if grown else {}),
         "input_files": [file_facts(file) for file in files],
     }
+
+
+def _input_table(job: Job, taken: int | None) -> dict[str, object]:
+    """The table that the job has read, the version of its submit, and that up to which it has what came later."""
+    table = job.spec.input.table
+    if table is None:
+        return {}
+    version = job.spec.input.version
+    last = version if taken is None else taken
+    return {"input_table": {"uri": table, "version": version, "appended_until": last}}
 
 
 def file_facts(file: SourceFile) -> dict[str, object]:

@@ -18,6 +18,7 @@ from nightshift.common.storage import FileInfo
 from nightshift.producer.external_sort.repeats import RepeatCount
 from nightshift.producer.external_sort.spill import spill_folder
 from nightshift.producer.results import part_files
+from nightshift.producer.submit import table_input
 from nightshift.producer.submit.planning import planner
 from nightshift.producer.submit.planning.planner import Plan
 from nightshift.producer.submit.unique_ids import READ_BYTES, READ_ROWS, Ids, ids_of, refuse
@@ -75,6 +76,7 @@ def _known_ids(ledger: Ledger, job: Job, files: Sequence[SourceFile]) -> Iterato
             output_uri=job.output_uri,
             may_be_empty=True,
             known=output_schema.deserialize(job.input_schema),
+            copy_table=table_input.copier(),
         )
         at = {file.uri: file.first_row for file in there}
         placed = [replace(file, first_row=at[file.uri]) for file in found.files]
@@ -98,6 +100,8 @@ def _ids_of_parts(ledger: Ledger, job: Job, ranges: Sequence[tuple[int, int]]) -
 
 
 def _is_as_planned(file: SourceFile) -> bool:
+    if file.format == "table":
+        return True  # a version stays as it is
     try:
         info = storage.stat(file.uri)
     except FileNotFoundError:

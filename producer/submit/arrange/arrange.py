@@ -20,6 +20,7 @@ from nightshift.common.formats.parquet.footer import read_footer
 from nightshift.common.spec import JobSpec, VllmEngineSpec, digest
 from nightshift.common.storage import FileInfo
 from nightshift.common.text import first_few
+from nightshift.producer.submit import table_input
 from nightshift.producer.submit.arrange import copy
 from nightshift.producer.submit.arrange.order import sort_columns
 from nightshift.producer.submit.arrange.sample import sharing_sample
@@ -231,6 +232,7 @@ def _plan_of(
         infos=[FileInfo(file.uri, file.size, file.fingerprint) for file in files],
         output_uri=output_uri,
         known=schema,
+        copy_table=table_input.copier(),
     )
     return replace(found, schema=schema)
 

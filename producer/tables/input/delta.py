@@ -23,7 +23,7 @@ from nightshift.common.spec.table_uris import DELTA, TableRows, table_rows
 from nightshift.common.storage import FileInfo
 from nightshift.producer.submit.table_input import Added
 from nightshift.producer.tables.input import data_files, delta_log
-from nightshift.producer.tables.input.rows import first_rows, ordered
+from nightshift.producer.tables.input.rows import bounded, first_rows, ordered
 from nightshift.producer.tables.store_options import storage_options
 
 MAPPING = "delta.columnMapping.mode"
@@ -101,11 +101,11 @@ class DeltaInput:
             delta_log.check_files(self.root, self._named)
         with self._errors():
             if native:
-                batches = ordered(lambda: self._scan(table, schema), schema, spec_input.id)
+                batches = ordered(bounded(self._scan(table, schema)), schema, spec_input.id)
             else:
                 wanted = set(self._commit_uris(rows.version)) if rows.is_appended else set(added)
                 chosen = {uri: added[uri] for uri in sorted(wanted)}
-                batches = self._read(chosen, table.metadata().partition_columns, schema)
+                batches = bounded(self._read(chosen, table.metadata().partition_columns, schema))
             FORMATS["table"].write(first_rows(batches, limit), schema, sink, {})
 
     def _not_known(

@@ -20,7 +20,7 @@ from nightshift.common.storage import FileInfo, resolve
 from nightshift.producer.submit.table_input import Added
 from nightshift.producer.tables import catalogs
 from nightshift.producer.tables.input import data_files
-from nightshift.producer.tables.input.rows import first_rows
+from nightshift.producer.tables.input.rows import bounded, first_rows
 
 FIELD_ID = b"PARQUET:field_id"
 
@@ -112,7 +112,7 @@ class IcebergInput:
                 self._refuse_equality_deletes(rows.version)
                 tasks = list(scan.plan_files())
             tasks.sort(key=lambda task: str(task.file.file_path))
-            batches = self._read(scan, tasks, schema)
+            batches = bounded(self._read(scan, tasks, schema))
             FORMATS["table"].write(first_rows(batches, limit), schema, sink, {})
 
     def _read(self, scan: Any, tasks: Sequence[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -1,9 +1,10 @@
 """Rows on their way into a copy: the first of them, or all in the order of their id."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
+from nightshift.common.formats import reading
 from nightshift.producer.external_sort.boxes import in_order
 from nightshift.producer.external_sort.spill import spill_folder
 from nightshift.producer.submit.arrange import copy as sorting
@@ -12,9 +13,18 @@ PLACE = "\0place"
 """Column of the rows on their way: the place of the row in the copy."""
 
 
+def bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows, held to what a plan may read (`reading`)."""
+    bounds = reading.current()
+    for batch in batches:
+        bounds.check()
+        bounds.add_bytes(batch.nbytes)
+        yield batch
+
+
 def first_rows(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
-    """The first rows, or all."""
-    left = limit
+    """The first rows, or all; no more than a plan may read."""
+    left = reading.current().within(limit)
     for batch in batches:
         taken = batch if left is None else batch.slice(0, left)
         if taken.num_rows:
@@ -24,7 +34,7 @@ def first_rows(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator
 
 
 def ordered(
-    scan: Callable[[], Iterator[pa.RecordBatch]], schema: pa.Schema, id_column: str | None
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, id_column: str | None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a scan without an order, by their id and then by all else that they hold: equal tables give
     equal copies. In bounded memory: the rows wait in the folder of temporary files. Raises StorageUnavailable
@@ -35,7 +45,7 @@ def ordered(
         file = str(folder / "rows")
         rows_total = 0
         with pa.ipc.new_stream(file, schema) as writer:
-            for batch in scan():
+            for batch in batches:
                 writer.write_batch(batch)
                 rows_total += batch.num_rows
         if not rows_total:
