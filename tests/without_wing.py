@@ -31,6 +31,7 @@ ABOUT = {
         "unit/test_cli.py::test_without_a_ledger_a_command_says_so_in_one_sentence[judge]",
         "unit/test_scores.py",
     ),
+    "tables": ("integration/test_table_",),
     "tune": (
         "integration/test_trials.py",
         "integration/test_tune_changes.py",

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,15 +19,24 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.control.deletion import delete
+from nightshift.producer.estimate.estimate import estimate
+from nightshift.producer.results.collect import collect
 from nightshift.producer.submit import append_command
 from nightshift.producer.submit.append_command import Taken
 from nightshift.producer.submit.intake import NOTHING
 from nightshift.producer.submit.submit import Submitted, check_before, submit
 from nightshift.producer.tables.catalogs import open_catalog
+from nightshift.producer.tables.store_options import storage_options
+from nightshift.producer.verify.verify import verify
 from nightshift.producer.watch import look
 from tests.integration.test_retry import Site, agreed, moody
 from tests.support import delta_tables
 from tests.support.fleet import function_spec, output_ids
+
+if TYPE_CHECKING:
+    import s3fs
+
+    from tests.support.object_store import ObjectStore
 
 SHOUT = moody()
 
@@ -218,8 +227,11 @@ def test_a_plain_table_is_read_from_its_own_files(lake: Lake) -> None:
     assert sorted(lake.done()) == sorted(ids("a", 15) + ids("b", 5))
     assert lake.copies() == []
     manifest = json.loads((lake.folder / "out" / "_manifest.json").read_text())
-    assert manifest["spec"]["input"]["uri"] == [lake.uri]
-    assert manifest["spec"]["input"]["version"] == lake.version
+    assert manifest["input_table"] == {
+        "uri": lake.uri,
+        "version": lake.version,
+        "appended_until": lake.version,
+    }
 
 
 def test_the_same_spec_continues_its_version_although_the_table_has_moved_on(lake: Lake) -> None:
@@ -419,6 +431,22 @@ def test_values_of_partitions_and_null_are_columns(delta: DeltaLake) -> None:
     }
 
 
+def test_a_condition_takes_some_rows_of_a_table(copied: Lake) -> None:
+    done = copied.begin(where="id IN ('a-3', 'a-12')")
+    assert done.rows == 2
+    assert copied.work(SHOUT) is JobState.COMPLETED
+    assert sorted(output_ids(copied.folder / "out")) == ["a-12", "a-3"]
+    assert verify(copied.ledger, copied.job) == []
+
+
+def test_a_condition_may_be_about_a_column_of_the_log(delta: DeltaLake) -> None:
+    partitioned(delta)
+    assert delta.begin(columns=["text"], where="kind = 'é'").rows == 5
+    assert delta.work(SHOUT) is JobState.COMPLETED
+    found = sorted(output_ids(delta.folder / "out"))
+    assert found == sorted(f"a-{number}" for number in range(1, 15, 3))
+
+
 def test_a_job_that_reads_no_column_of_the_log_reads_the_files(delta: DeltaLake) -> None:
     partitioned(delta)
     assert delta.begin(columns=["text"]).rows == 15
@@ -432,6 +460,86 @@ def test_equality_deletes_are_refused(iceberg: IcebergLake) -> None:
     iceberg_deletes.delete_equal(iceberg.table, "id", ["a-3"])
     with pytest.raises(BadInput, match="equality deletes"):
         iceberg.begin()
+
+
+def test_ids_of_a_copied_table_are_told_apart_when_rows_are_appended(delta: DeltaLake) -> None:
+    partitioned(delta)
+    delta.begin(unique_id=True)
+    for copy in delta.copies():
+        copy.unlink()  # the ids of rows that have not run stand nowhere else
+    delta.append(rows("a", 1).append_column("kind", pa.array(["x y"])))
+    with pytest.raises(BadInput, match="a-0"):
+        delta.take()
+
+
+def test_rows_of_a_table_that_share_beginnings_can_be_arranged(copied: Lake) -> None:
+    data = function_spec("moody", Path("x"), copied.folder / "out")
+    data["input"] = {"uri": copied.uri, "id": "id"}
+    data["task"] = {"kind": "generate", "prompt": "{{ text }}"}
+    data["engine"] = {"backend": "vllm", "model": "M"}
+    data["batch"] = {"arrange": "prefix", "rows": 10}
+    done = submit(copied.ledger, parse_spec(data, "test"), copied.settings)
+    assert (done.rows, done.arranged) == (15, True)
+
+
+def test_columns_of_a_copied_table_stand_beside_the_output(copied: Lake) -> None:
+    copied.begin()
+    copied.done()
+    target = copied.folder / "beside.parquet"
+    assert collect(copied.ledger, copied.job, str(target), inputs=["text"]) == 15
+    found = pq.read_table(target, columns=["id", "text"]).to_pylist()
+    assert {row["id"]: row["text"] for row in found} == {
+        each: f"say {each}" for each in ids("a", 15)
+    }
+
+
+def test_an_estimate_of_a_table_leaves_nothing_behind(copied: Lake) -> None:
+    data = function_spec("moody", Path("x"), copied.folder / "out")
+    data["input"] = {"uri": copied.uri, "id": "id"}
+    found = estimate(parse_spec(data, "test"), copied.settings, copied.ledger)
+    assert found.rows == 15
+    assert not (copied.folder / "out").exists()
+
+
+# ---------------------------------------------------------------- stores
+
+
+@pytest.mark.parametrize("kind", ["plain", "partitioned"])
+def test_a_delta_table_in_a_store_is_read(
+    ledger: Ledger,
+    tmp_path: Path,
+    store: "ObjectStore",
+    client: "s3fs.S3FileSystem",
+    fresh: str,
+    kind: str,
+) -> None:
+    lake = DeltaLake(ledger, tmp_path)
+    lake.uri, lake.settings = f"delta:s3://{fresh}/lake/reviews", Settings()
+    place, options = f"s3://{fresh}/lake/reviews", storage_options(f"s3://{fresh}")
+    how: dict[str, Any] = {"partition_by": ["text"]} if kind == "partitioned" else {}
+    write_deltalake(place, rows("a", 15), storage_options=options, **how)
+    lake.begin()
+    assert len(lake.copies()) == (kind == "partitioned")
+    write_deltalake(place, rows("b", 5), mode="append", storage_options=options)
+    assert lake.take().appended.rows == 5
+    assert sorted(lake.done()) == sorted(ids("a", 15) + ids("b", 5))
+
+
+def test_a_table_in_a_store_that_names_objects_outside_the_roots_is_refused(
+    ledger: Ledger, tmp_path: Path, client: "s3fs.S3FileSystem", fresh: str
+) -> None:
+    lake = DeltaLake(ledger, tmp_path)
+    place = f"s3://{fresh}/lake/reviews"
+    lake.uri = f"delta:{place}"
+    lake.settings = Settings(allowed_roots=(place, str(tmp_path)))
+    write_deltalake(place, rows("a", 15), storage_options=storage_options(place))
+    with client.open(f"{fresh}/secret/rows.parquet", "wb") as file:
+        pq.write_table(rows("secret", 3), file)
+    add = {"path": f"s3://{fresh}/secret/rows.parquet", "size": 1, "partitionValues": {}}
+    action = {"add": {**add, "modificationTime": 1, "dataChange": True}}
+    client.pipe(f"{fresh}/lake/reviews/_delta_log/{1:020}.json", f"{json.dumps(action)}\n".encode())
+    with pytest.raises(BadInput, match=OUTSIDE):
+        lake.begin()
 
 
 # ---------------------------------------------------------------- roots
