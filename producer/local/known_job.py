@@ -61,6 +61,8 @@ def open_job(ledger: Ledger, submitted: Submitted, spec: JobSpec, console: Conso
     if submitted.is_new:
         _say_new(submitted, job, console)
         return job
+    if submitted.newer_version is not None:
+        console.print(submitted.newer_version, style="yellow", soft_wrap=True, markup=False)
     step = next_step(
         job.state,
         rows_done=row["rows_done"],
