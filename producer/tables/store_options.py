@@ -2,23 +2,37 @@
 address and credentials that our own driver has.
 """
 
+import re
 from typing import Any
 
 import fsspec.asyn
 
 from nightshift.common import storage
+from nightshift.common.errors import BadInput
 from nightshift.common.storage.driver_errors import guard
 
 BOUNDS = {"connect_timeout": "3 seconds", "timeout": "60 seconds"}
 """For a connection, and for one request of it."""
 
 
+READ_ALIKE = re.compile(r"[\w/ .,=+@~:-]*")
+"""Names of tables that delta-rs reads as everybody does. It takes a name for a URL, and decodes it twice:
+`%2e%2e` is the folder above, `\\` a slash.
+"""
+
+
 def storage_options(uri: str) -> dict[str, str]:
     """Options for `deltalake` to reach a table at this address; none for a local one, and for stores whose
     credentials delta-rs finds by itself. Asked for again at each opening: credentials expire.
 
-    Raises BadInput where the driver is missing, StorageUnavailable.
+    Raises BadInput for a name that delta-rs would take for another one, and where the driver is missing,
+    StorageUnavailable.
     """
+    if not READ_ALIKE.fullmatch(uri):
+        raise BadInput(
+            f"{uri}: the library for Delta reads this name as another one: name the folders around the table with "
+            "letters, digits, spaces and . _ - = + , @ ~ : alone"
+        )
     if storage.is_local(uri) or not storage.resolve(uri).startswith("s3://"):
         return {}
     driver, _ = storage.driver_of(uri)

@@ -41,6 +41,7 @@ class DeltaInput:
     def __init__(self, uri: str) -> None:
         self.uri, self.root = uri, uri.removeprefix(DELTA)
         delta_log.check_place(self.root)
+        delta_log.check_sidecars(self.root)
         self._newest = self._opened(None)
 
     def newest(self) -> int:
@@ -98,7 +99,7 @@ class DeltaInput:
         added = self._added(table)
         native = not rows.is_appended and self._is_native(table, list(added))
         if native:
-            delta_log.check_files(self.root, self._named)
+            delta_log.check_files(self.root, self._named, added.keys())
         with self._errors():
             if native:
                 batches = ordered(bounded(self._scan(table, schema)), schema, spec_input.id)
@@ -131,7 +132,7 @@ class DeltaInput:
             return f"{which} is no longer in its log, and nobody can tell what it added"
         if any(_changes(action.get("remove")) for action in actions):
             return f"{which} deletes or changes rows that jobs have read: its rows are not taken, nor later ones"
-        if self._mapping(self._at(version)) and any("add" in action for action in actions):
+        if self._mapping(self._newest) and any(_changes(action.get("add")) for action in actions):
             return f"{which} maps columns, and rows of such a table are taken at submit alone"
         return None
 

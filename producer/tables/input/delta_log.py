@@ -4,9 +4,10 @@ before it does, all that it would open is held to the roots.
 
 import json
 import os
+import re
 import uuid
 from base64 import b85decode
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -31,6 +32,15 @@ RFC_1924 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&(
 """Those of the standard library."""
 
 _DIGITS = str.maketrans(Z85, RFC_1924)
+
+CHECKPOINT = ".checkpoint"
+
+ABSOLUTE = ("file:///", "s3://", "s3a://")
+
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+ODD = re.compile(r"[\x00-\x1f\x7f\\?#]|^ | $")
+"""What parsers of URLs drop, cut off or take for a slash: writers of logs encode these."""
 
 NAME_DIGITS = 20
 """Length of the name of a vector in these digits: 16 bytes."""
@@ -62,12 +72,49 @@ def check_place(root: str) -> None:
             raise BadInput(f"{path} is a link, and links in the log of a table are not followed")
 
 
+def check_sidecars(root: str) -> None:
+    """BadInput for a checkpoint that names a file outside its own folder: delta-rs would open it."""
+    for name in storage.list_names(f"{root}/{FOLDER}"):
+        if CHECKPOINT not in name:
+            continue
+        uri = f"{root}/{FOLDER}/{name}"
+        for path in _sidecars(uri):
+            if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", path):
+                raise BadInput(f"{uri} names a file {path!r}, which does not lie beside it")
+
+
+def _sidecars(uri: str) -> Iterator[str]:
+    with storage.open_input(uri, links=False) as file, content_errors(uri):
+        if uri.endswith(".json"):
+            for line in file:
+                with suppress(ValueError):
+                    found = json.loads(line)
+                    if isinstance(found, dict) and isinstance(found.get("sidecar"), dict):
+                        yield str(found["sidecar"].get("path"))
+        elif uri.endswith(".parquet"):
+            parquet = pq.ParquetFile(file)
+            if "sidecar" in parquet.schema_arrow.names:
+                for batch in parquet.iter_batches(columns=["sidecar"]):
+                    held = batch.column("sidecar").drop_null().to_pylist()
+                    yield from (str(each.get("path")) for each in held)
+
+
 def data_uri(root: str, path: str) -> str:
-    """The address of a file by the name that the log has for it."""
-    plain = unquote(path)
-    if "://" in plain or plain.startswith("/"):
-        return storage.resolve(plain)
-    return storage.resolve(f"{root}/{plain}")
+    """The address of a file by the name that the log has for it, a URL relative to the root or absolute. BadInput
+    for a name of which libraries make different addresses.
+    """
+    is_absolute = path.startswith(ABSOLUTE)
+    if ODD.search(path) or (SCHEME.match(path) and not is_absolute) or path.startswith("//"):
+        raise BadInput(f"the log of {root} names a file {path!r}, which is no address of a file")
+    if not is_absolute and not path.startswith("/"):
+        return storage.resolve(f"{root}/{unquote(path)}")
+    # A file:// address is decoded by storage itself.
+    uri = storage.resolve(path if is_absolute and path.startswith("file:") else unquote(path))
+    if storage.is_local(uri) and not storage.is_local(root):
+        raise BadInput(
+            f"the log of {root} names a file {path!r} of a machine: copy it into the store"
+        )
+    return uri
 
 
 def commit(root: str, version: int) -> list[dict[str, Any]] | None:
@@ -82,16 +129,22 @@ def commit(root: str, version: int) -> list[dict[str, Any]] | None:
         raise BadInput(f"{uri} cannot be read: {error}") from error
 
 
-def check_files(root: str, named: Iterable[Named]) -> None:
-    """BadInput for a file outside the roots that the log names, data or vector."""
+def check_files(root: str, named: Iterable[Named], read: Collection[str]) -> None:
+    """BadInput for a file outside the roots that the log names, data or vector, and for one that is gone of the
+    data files that are `read`, and of their vectors.
+    """
     for each in named:
-        for path in filter(None, (each.path, each.vector)):
-            uri = data_uri(root, path)
+        data = data_uri(root, each.path)
+        for uri in (data, *([] if each.vector is None else [data_uri(root, each.vector)])):
             storage.check_object(uri)
-            with suppress(
-                FileNotFoundError
-            ):  # a vacuum has taken it, and no version that is read names it
+            try:
                 storage.stat(uri)
+            except FileNotFoundError as error:
+                # Of other files a vacuum may have taken some.
+                if data in read:
+                    raise BadInput(
+                        f"the file {uri} of {root} is gone, as after a vacuum"
+                    ) from error
 
 
 def named_files(root: str) -> Iterator[Named]:
