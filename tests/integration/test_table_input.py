@@ -32,6 +32,7 @@ from nightshift.producer.watch import look
 from tests.integration.test_retry import Site, agreed, moody
 from tests.support import delta_tables
 from tests.support.fleet import function_spec, output_ids
+from tests.support.rest_catalog import RestCatalogServer
 
 if TYPE_CHECKING:
     import s3fs
@@ -318,6 +319,21 @@ def test_without_the_wing_a_table_is_refused(lake: Lake, monkeypatch: pytest.Mon
         lake.begin()
 
 
+def test_a_table_of_a_rest_catalog_is_read(ledger: Ledger, tmp_path: Path) -> None:
+    with RestCatalogServer(tmp_path, f"file://{tmp_path}/lake").running() as server:
+        lake = IcebergLake(ledger, tmp_path)
+        lake.settings = Settings(catalogs={"lake": server.properties})
+        lake.catalog = server.catalog
+        lake.catalog.create_namespace("shop")
+        lake.catalog.create_table("shop.reviews", rows("a", 15).schema)
+        lake.uri = "iceberg:lake.shop.reviews"
+        lake.append(rows("a", 15))
+        assert lake.begin().rows == 15
+        lake.append(rows("b", 5))
+        assert lake.take().appended.rows == 5
+        assert sorted(lake.done()) == sorted(ids("a", 15) + ids("b", 5))
+
+
 # ---------------------------------------------------------------- copies
 
 
@@ -569,7 +585,10 @@ def test_a_root_outside_the_roots_is_refused(held: DeltaLake) -> None:
         held.begin()
 
 
-@pytest.mark.parametrize("form", ["file://{}", "{}", "../../secret/rows.parquet"])
+@pytest.mark.parametrize(
+    "form",
+    ["file://{}", "{}", "../../secret/rows.parquet", "%2e%2e/%2e%2e/secret/rows.parquet"],
+)
 @pytest.mark.parametrize("native", [False, True], ids=["read", "scanned"])
 def test_a_data_file_outside_the_roots_is_refused(held: DeltaLake, form: str, native: bool) -> None:
     if native:
@@ -579,6 +598,41 @@ def test_a_data_file_outside_the_roots_is_refused(held: DeltaLake, form: str, na
     delta_tables.commit(held.root, action)
     with pytest.raises(BadInput, match=OUTSIDE):
         held.begin()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "..\\..\\secret\\rows.parquet",
+        "FILE://{}",
+        "file:{}",
+        "//{}",
+        ".\t./.\t./secret/rows.parquet",
+        " {}",
+        "rows.parquet#x",
+    ],
+)
+@pytest.mark.parametrize("native", [False, True], ids=["read", "scanned"])
+def test_a_name_that_libraries_take_for_another_one_is_refused(
+    held: DeltaLake, form: str, native: bool
+) -> None:
+    """delta-rs would open each of them outside the roots, or may."""
+    if native:
+        delta_tables.delete_by_vector(held.root, [3])
+    action = delta_tables.added(held.root, "../../secret/rows.parquet")
+    action["add"]["path"] = form.format(held.folder / "secret" / "rows.parquet")
+    delta_tables.commit(held.root, action)
+    with pytest.raises(BadInput, match="is no address of a file"):
+        held.begin()
+
+
+@pytest.mark.parametrize("name", ["%2e%2e", "a%20b", "a\\b", "a[b]"])
+def test_a_root_that_delta_rs_takes_for_another_one_is_refused(delta: DeltaLake, name: str) -> None:
+    delta.make(rows("a", 3))
+    delta.root.rename(delta.folder / "lake" / name)
+    delta.uri = f"delta:{delta.folder}/lake/{name}"
+    with pytest.raises(BadInput, match="reads this name as another one"):
+        delta.begin()
 
 
 def test_a_deletion_vector_outside_the_roots_is_refused(held: DeltaLake) -> None:
@@ -607,6 +661,19 @@ def test_a_link_in_the_log_is_refused(held: DeltaLake, name: str) -> None:
     place.rename(held.root / "moved")
     place.symlink_to(held.root / "moved")
     with pytest.raises(BadInput, match="links in the log of a table are not followed"):
+        held.begin()
+
+
+@pytest.mark.parametrize("suffix", ["json", "parquet"])
+def test_a_checkpoint_that_names_files_elsewhere_is_refused(held: DeltaLake, suffix: str) -> None:
+    name = f"{0:020}.checkpoint.3a0d65cd-4056-49b8-937b-95f9e3ee90e5.{suffix}"
+    sidecar = {"path": f"file://{held.folder}/secret/rows.parquet", "sizeInBytes": 1}
+    place = held.root / "_delta_log" / name
+    if suffix == "json":
+        place.write_text(json.dumps({"sidecar": sidecar}))
+    else:
+        pq.write_table(pa.table({"sidecar": [None, sidecar]}), place)
+    with pytest.raises(BadInput, match="which does not lie beside it"):
         held.begin()
 
 

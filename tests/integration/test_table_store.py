@@ -7,6 +7,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from nightshift.common import storage
+from nightshift.common.errors import BadInput
 from nightshift.common.settings import Settings
 from nightshift.producer.tables.catalogs import load_table, open_catalog
 from nightshift.producer.tables.store_options import storage_options
@@ -46,6 +48,26 @@ def test_an_iceberg_table_is_written_and_read_in_a_store(
         ROWS.to_pylist()
     )
     assert client.find(f"{fresh}/lake")
+    catalog.close()
+
+
+def test_objects_outside_the_roots_are_refused_whichever_file_of_a_table_they_are(
+    client: "s3fs.S3FileSystem", fresh: str, tmp_path: Path
+) -> None:
+    place = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"s3://{fresh}/lake"}
+    catalog = open_catalog(Settings(catalogs={"lake": {"type": "sql", **place}}), "lake")
+    catalog.create_namespace("shop")
+    catalog.create_table("shop.reviews", ROWS.schema).append(ROWS)
+
+    def read(*roots: str) -> int:
+        with storage.within(roots, storage.SETTING):
+            table = load_table(catalog, "shop.reviews")
+        return len(table.scan().to_arrow())
+
+    assert read(f"s3://{fresh}/lake") == 3
+    for outside in (f"s3://{fresh}/other", f"s3://{fresh}/lake/shop/reviews/metadata"):
+        with pytest.raises(BadInput, match="is outside the folders that NIGHTSHIFT_ALLOWED_ROOTS"):
+            read(outside)
     catalog.close()
 
 
