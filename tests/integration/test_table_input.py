@@ -11,10 +11,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from sqlalchemy import text
 
-from nightshift.common.errors import BadInput
-from nightshift.common.formats import input_copies
+from nightshift.common.errors import BadInput, LedgerUnavailable
+from nightshift.common.formats import input_copies, part_names
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.jobs import input_versions, jobs, watches
+from nightshift.common.ledger.jobs import input_versions, job_submit, jobs, watches
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
@@ -415,6 +415,28 @@ def test_a_copy_that_is_gone_is_made_again_from_its_version(copied: Lake) -> Non
 def _is_by_hand(lake: Lake) -> bool:
     """Whether delta-rs cannot write to the table."""
     return isinstance(lake, DeltaLake) and bool(DeltaTable(lake.root).protocol().reader_features)
+
+
+def test_a_submit_that_was_cut_off_leaves_no_copy_behind_once_the_table_has_moved_on(
+    delta: DeltaLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitioned(delta)
+
+    def cut_off(*_: Any) -> int:
+        raise LedgerUnavailable("cut off")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job_submit, "insert", cut_off)
+        with pytest.raises(LedgerUnavailable):
+            delta.begin()
+    assert (delta.folder / "out" / part_names.OWNER).exists()
+    [left] = delta.copies()
+    delta.append(rows("b", 5).append_column("kind", pa.array(["x y"] * 5)))
+    assert delta.begin().rows == 20
+    assert left in delta.copies()
+    assert sorted(delta.done()) == sorted(ids("a", 15) + ids("b", 5))
+    [copy] = delta.copies()
+    assert copy != left
 
 
 def test_the_copy_goes_with_the_output(copied: Lake) -> None:

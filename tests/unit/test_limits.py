@@ -70,6 +70,11 @@ def spec(uri: str = "/data/acme/in.jsonl", output: str = "/data/acme/out", **sec
             tenant(), spec("s3://acme/inside"), "outside", id="a prefix that begins alike"
         ),
         pytest.param(tenant(), spec("s3://other/in"), "outside", id="the bucket of another"),
+        pytest.param(tenant(), spec("delta:/data/acme/t"), None, id="a table below a root"),
+        pytest.param(tenant(), spec("delta:s3://acme/in/t"), None, id="a table in a bucket"),
+        pytest.param(tenant(), spec("delta:/data/other/t"), "outside", id="a table elsewhere"),
+        pytest.param(tenant(), spec("delta:t"), "outside", id="a relative table"),
+        pytest.param(tenant(), spec("iceberg:lake.a.t"), None, id="a table of a catalog"),
         pytest.param(tenant(), spec(output="/data/other/out"), "outside", id="output of another"),
         *(
             pytest.param(
