@@ -4,7 +4,7 @@ The wing that reads tables is asked for all of it (`input_table` in `producer/wi
 read as they are become its files; all else is copied once, as rows of CSV are.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol
 
@@ -130,29 +130,38 @@ def listed(spec: JobSpec, table: InputTable, settings: Settings, ledger: Ledger 
 
 
 def newer(ledger: Ledger, table: InputTable, job_id: int) -> str | None:
-    """A remark where a table has rows, or may have, that its job has not taken."""
+    """A remark where newer versions of a table have rows that its job does not have, or cannot take."""
     with ledger.transaction() as connection:
         job = jobs.get(connection, job_id)
-        taken = input_versions.get(connection, job_id)
     assert job is not None
-    newest = table.newest()
-    taken = job.spec.input.version if taken is None else taken
-    if newest == taken:
-        return None
-    return (
-        f"job {job_id} has read version {taken} of {job.spec.input.table}, and the newest is {newest}: "
-        f"`nightshift submit --append {job_id}` takes what is new"
-    )
+    try:
+        taken, found = _added(ledger, job, table, {info.uri for info in _planned(ledger, job)})
+    except BadInput as error:
+        return str(error)  # what the job has goes on
+    if found.files:
+        return (
+            f"job {job_id} has read version {taken} of {job.spec.input.table}, and the newest is "
+            f"{table.newest()}: `nightshift submit --append {job_id}` takes what is new"
+        )
+    return None if found.stopped is None else found.stopped[1]
 
 
 def grown(ledger: Ledger, job: Job, settings: Settings) -> TableListing:
-    """What a job has planned of its table, and what newer versions have added. Once the job has all of that,
-    the ledger keeps the version up to which it has.
-    """
+    """What a job has planned of its table, and what newer versions have added."""
     assert job.spec.input.table is not None
     table = opened(job.spec.input.table, settings)
     planned = _planned(ledger, job)
-    known = {info.uri for info in planned}
+    _, found = _added(ledger, job, table, {info.uri for info in planned})
+    files = sorted([*planned, *_held(found.files, settings)], key=lambda info: info.uri)
+    return TableListing(files, {}, stopped=_stopped(job, found))
+
+
+def _added(
+    ledger: Ledger, job: Job, table: InputTable, known: Collection[str]
+) -> tuple[int, Added]:
+    """Up to which version a job has everything, and what later ones have added. Once the job has that, too, the
+    ledger keeps the later version.
+    """
     with ledger.transaction() as connection:
         after = input_versions.get(connection, job.id)
     after = job.spec.input.version if after is None else after
@@ -161,8 +170,7 @@ def grown(ledger: Ledger, job: Job, settings: Settings) -> TableListing:
     if not found.files and found.until != after:
         with ledger.transaction() as connection:
             input_versions.put(connection, job.id, found.until)
-    files = sorted([*planned, *_held(found.files, settings)], key=lambda info: info.uri)
-    return TableListing(files, {}, stopped=_stopped(job, found))
+    return after, found
 
 
 def _columns(spec: JobSpec) -> list[str] | None:

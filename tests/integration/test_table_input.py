@@ -275,6 +275,21 @@ def test_a_version_whose_files_are_gone_is_refused(delta: DeltaLake) -> None:
         delta.begin(version=0)
 
 
+def test_a_job_goes_on_where_rows_that_came_later_are_gone(delta: DeltaLake) -> None:
+    delta.make(rows("a", 15))
+    first = delta.begin()
+    delta.append(rows("b", 5))
+    delta.compact()
+    [b_file] = [
+        each["add"]["path"] for each in delta_tables.actions(delta.root, 1) if "add" in each
+    ]
+    (delta.root / b_file).unlink()
+    again = delta.begin()
+    assert again.job_id == first.job_id
+    assert "version 1 of" in again.remarks[0]
+    assert delta.done() == ids("a", 15)
+
+
 def test_a_snapshot_that_has_expired_is_refused(iceberg: IcebergLake) -> None:
     iceberg.make(rows("a", 15))
     read = iceberg.version
@@ -720,10 +735,13 @@ def test_rows_that_newer_versions_append_become_a_generation(lake: Lake) -> None
     lake.append(rows("b", 5))
     lake.append(rows("c", 3))
     assert lake.take().appended.rows == 8
+    assert lake.begin().remarks == []
     assert lake.take().appended == NOTHING
     assert lake.taken() == lake.version
     assert sorted(lake.done()) == sorted(ids("a", 15) + ids("b", 5) + ids("c", 3))
-    assert lake.begin().remarks == []
+    lake.delete("b-3")
+    [remark] = lake.begin().remarks
+    assert "deletes or changes rows" in remark
 
 
 def test_files_of_a_compaction_are_never_taken(lake: Lake) -> None:
