@@ -275,6 +275,8 @@ def refuse_cancel(connection: Connection, job_id: int) -> None:
     a cancelled job has nothing in its table. The caller holds the row of the job.
     """
     refuse_under_way(connection, job_id)
+    if jobs.lock(connection, job_id).over:
+        return
     given = {"id": job_id, "first": 0, "stop": LAST_SEQ}
     is_done = last_done(connection, job_id) is not None and connection.scalar(ALL_DONE, given)
     if is_done and not due(connection, job_id):
