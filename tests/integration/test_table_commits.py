@@ -1,8 +1,10 @@
 """A job's parts become part of a table: in one commit, in place, exactly once; both formats, by their own libraries."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +16,9 @@ from deltalake import write_deltalake
 from nightshift.common import failpoints
 from nightshift.common.errors import BadInput, StorageUnavailable, TableTaken
 from nightshift.common.failpoints import Moment
-from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.jobs import job_end, table_commits
+from nightshift.common.ledger import Connection, Ledger
+from nightshift.common.ledger.batches import lost_parts, retries
+from nightshift.common.ledger.jobs import deletions, job_end, jobs, table_commits
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
@@ -23,10 +26,11 @@ from nightshift.producer import under_way
 from nightshift.producer.control import garbage, job_moves
 from nightshift.producer.control.deletion import delete
 from nightshift.producer.reaper import generation_files
+from nightshift.producer.submit import growing
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.tables import commit, keep
 from nightshift.producer.tables.iceberg import IcebergTables
-from nightshift.producer.tables.table import Change, DataFile
+from nightshift.producer.tables.table import Change, CommitRefused, DataFile
 from nightshift.producer.verify.verify import verify
 from tests.integration.test_retry import moody
 from tests.support.lake import NAME, TableSite, everywhere, opened
@@ -424,6 +428,14 @@ def die() -> None:
     raise Died
 
 
+def refuse(site: TableSite) -> None:
+    """Another process finds that the last commit cannot be made."""
+    with site.ledger.transaction() as connection:
+        last = table_commits.last(connection, site.job_id)
+        assert last is not None
+        table_commits.end(connection, last, reason="the other one says so")
+
+
 def died(site: TableSite, monkeypatch: pytest.MonkeyPatch, moment: Moment) -> None:
     """A reaper that finishes the job dies at this moment."""
     at(monkeypatch, moment, die)
@@ -493,14 +505,7 @@ def test_a_commit_that_another_process_refused_is_decided_anew_before_the_job_cl
 ) -> None:
     site.start(20)
     site.run(SHOUT)
-
-    def refuse() -> None:
-        with site.ledger.transaction() as connection:
-            last = table_commits.last(connection, site.job_id)
-            assert last is not None
-            table_commits.end(connection, last, reason="the other one says so")
-
-    at(monkeypatch, Moment.TABLE_INTENDED, refuse)
+    at(monkeypatch, Moment.TABLE_INTENDED, lambda: refuse(site))
     assert site.finish() is JobState.COMPLETED
     assert (site.table_ids(), site.state()) == (sorted(site.ids), "done")
 
@@ -517,3 +522,222 @@ def test_a_commit_of_another_scope_that_is_open_keeps_no_scope_out_of_the_table(
         assert table_commits.begin(connection, site.job_id, second, None) is not None
     commit._Commits(site.ledger, site.job, site.settings).commit_due()
     assert (site.table_ids(), site.versions()) == (sorted(site.ids), 2)
+
+
+def foreign(site: TableSite) -> None:
+    """Somebody else commits one row of the table once more."""
+    row = site.rows().slice(0, 1)
+    if site.kind == "delta":
+        write_deltalake(str(site.root), row, mode="append")
+    else:
+        site.iceberg.append(row)
+
+
+def test_a_commit_whose_reaper_died_before_the_ledger_knew_is_not_made_again(
+    site: TableSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.start(20)
+    site.run(SHOUT)
+    died(site, monkeypatch, Moment.TABLE_WRITTEN)
+    assert site.state() == "open"
+    assert site.finish() is JobState.COMPLETED
+    assert (site.table_ids(), site.versions()) == (sorted(site.ids), 1)
+
+
+def test_a_commit_whose_reaper_died_before_the_table_was_written_is_made_by_the_next(
+    site: TableSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.start(20)
+    site.run(SHOUT)
+    died(site, monkeypatch, Moment.TABLE_CHECKED)
+    assert not site.exists()
+    assert site.finish() is JobState.COMPLETED
+    assert (site.table_ids(), site.versions()) == (sorted(site.ids), 1)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_two_reapers_that_have_checked_the_same_version_make_one_commit(
+    site: TableSite, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    if not is_new:
+        site.start(10, name="old", files=[("old.parquet", 10)])
+        site.work(SHOUT)
+    before = 0 if is_new else site.versions()
+    site.start(20)
+    site.run(SHOUT)
+    at(
+        monkeypatch,
+        Moment.TABLE_CHECKED,
+        lambda: commit.commit_job(site.ledger, site.job, site.settings),
+    )
+    assert site.finish() is JobState.COMPLETED
+    assert (site.table_ids(), site.versions()) == (sorted(site.ids), before + 1)
+
+
+def test_overwrite_is_refused_when_somebody_commits_between_the_check_and_the_write(
+    site: TableSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.start(10, name="old", files=[("old.parquet", 10)])
+    site.work(SHOUT)
+    site.start(10, name="new", files=[("n.parquet", 10)], mode="overwrite")
+    site.run(SHOUT)
+    at(monkeypatch, Moment.TABLE_CHECKED, lambda: foreign(site))
+    assert site.finish() is JobState.FAILED
+    assert len(site.table_ids()) == 11
+
+
+def test_a_commit_that_was_refused_meanwhile_is_not_made_by_whoever_looked_before(
+    site: TableSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.start(20)
+    site.run(SHOUT)
+
+    def cancel() -> None:
+        refuse(site)
+        job_moves.cancel(site.ledger, site.job)
+
+    at(monkeypatch, Moment.TABLE_INTENDED, cancel)
+    assert site.finish() is JobState.CANCELLED
+    assert not site.exists()
+
+
+def test_a_refused_commit_that_the_table_has_after_all_is_found_before_the_next(
+    site: TableSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.start(20)
+    site.run(SHOUT)
+    acts = {Moment.TABLE_CHECKED: lambda: refuse(site), Moment.TABLE_WRITTEN: die}
+    monkeypatch.setattr(failpoints, "observer", lambda moment: acts.pop(moment, lambda: None)())
+    with pytest.raises(Died):
+        site.finish()
+    assert (site.state(), site.exists()) == ("refused", True)
+    assert site.finish() is JobState.COMPLETED
+    assert (site.table_ids(), site.versions(), site.state()) == (sorted(site.ids), 1, "done")
+
+
+def test_a_cancelled_job_begins_no_commit(site: TableSite) -> None:
+    site.start(20)
+    site.run(SHOUT)
+    job_moves.cancel(site.ledger, site.job)
+    with site.ledger.transaction() as connection:
+        (scope,) = table_commits.due(connection, site.job_id)
+        assert table_commits.begin(connection, site.job_id, scope, None) is None
+    assert site.finish() is JobState.CANCELLED
+    assert not site.exists()
+
+
+Change = Callable[[TableSite, Connection], object]
+
+CHANGES: dict[str, Change] = {
+    "cancel": lambda site, connection: table_commits.refuse_cancel(connection, site.job_id),
+    "retry": lambda site, connection: retries.retry(
+        connection, site.job_id, failed=True, dead=False
+    ),
+    "lost": lambda site, connection: lost_parts.redo(connection, site.job_id, [("part", 1)]),
+    "append": lambda site, connection: growing.open_job(connection, site.job),
+    "delete": lambda site, connection: (
+        jobs.cancel(connection, site.job_id),
+        deletions.begin(connection, site.job_id, output=False),
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_no_transaction_changes_a_job_while_a_commit_is_open(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    site = TableSite(ledger, tmp_path)
+    site.start(20)
+    site.run(moody(3))
+    died(site, monkeypatch, Moment.TABLE_CHECKED)
+    with pytest.raises(TableTaken), ledger.transaction() as connection:
+        CHANGES[change](site, connection)
+
+
+@pytest.mark.parametrize("change", ["retry", "append", "cancel"])
+def test_a_change_waits_for_the_end_of_an_open_commit(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    site = TableSite(ledger, tmp_path)
+    site.start(20)
+    site.run(moody(3))
+    died(site, monkeypatch, Moment.TABLE_WRITTEN)
+    waited: list[float] = []
+
+    def finish(seconds: float) -> None:
+        waited.append(seconds)
+        site.finish()
+
+    monkeypatch.setattr(under_way, "time", SimpleNamespace(monotonic=time.monotonic, sleep=finish))
+    if change == "retry":
+        assert site.retry() == 2
+    elif change == "append":
+        site.come("b.parquet", 10)
+        assert site.append().appended.rows == 10
+    else:
+        with pytest.raises(BadInput, match="is completed"):
+            job_moves.cancel(ledger, site.job)
+    assert len(waited) == 1
+
+
+def cut(part: Path) -> None:
+    part.write_bytes(part.read_bytes()[:-10])
+
+
+def write_again(part: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    table = pq.read_table(part, partitioning=None)
+    pq.write_table(change(table), part, compression="zstd")
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (Path.unlink, "is gone"),
+        (cut, "cannot be read"),
+        (lambda part: write_again(part, lambda rows: rows), "bytes, and the ledger says"),
+        (lambda part: write_again(part, lambda rows: rows.slice(1)), "rows, and the ledger says"),
+        (
+            lambda part: write_again(part, lambda rows: rows.rename_columns({"loud": "quiet"})),
+            "has other columns than the job",
+        ),
+    ],
+    ids=["gone", "cut", "bytes", "rows", "columns"],
+)
+def test_each_part_is_looked_at_before_the_table_names_it(
+    site: TableSite, damage: Callable[[Path], object], sentence: str
+) -> None:
+    site.start(20)
+    site.run(SHOUT)
+    damage(next((site.root / "moody").glob("part-*.parquet")))
+    with pytest.raises(CommitRefused, match=sentence):
+        commit.commit_job(site.ledger, site.job, site.settings)
+    assert not site.exists()
+
+
+def test_new_answers_are_refused_where_somebody_compacted_the_old_ones_meanwhile(
+    site: TableSite,
+) -> None:
+    site.start(40)
+    site.work(moody(3))
+    site.retry()
+    site.run(SHOUT)
+    if site.kind == "delta":
+        site.delta.optimize.compact()
+    else:
+        site.iceberg.overwrite(site.rows())
+    assert site.finish() is JobState.FAILED
+    assert "any more, since somebody compacted" in str(site.job.reason)
+    assert site.table_ids() == sorted(site.ids)
+
+
+def test_a_replaced_part_that_the_table_names_again_stays_after_its_days(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    site = TableSite(ledger, tmp_path)
+    site.start(20, keep_days=0)
+    site.work(moody(3))
+    site.retry()
+    site.work(SHOUT)
+    site.delta.restore(0)
+    keep.remove_expired(site.ledger, site.settings)
+    assert len(site.table_ids()) == 20
