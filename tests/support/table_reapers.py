@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import Connection, Engine, event
 
 from nightshift.common import failpoints
-from nightshift.common.errors import Retryable
+from nightshift.common.errors import BadInput, Retryable
 from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
@@ -119,6 +119,10 @@ def _run(site: Site, work: str, order: Order, log: str) -> None:
         WORK[work](ledger, settings, site.job_id)
     except Retryable as error:
         print(f"tried again later: {error}", file=file)
+    except BadInput as error:
+        # It stood still until others had finished the job and deleted it.
+        if "was deleted" not in str(error):
+            raise
     # Without the end of the interpreter, which takes the libraries apart.
     file.flush()
     os._exit(0)
