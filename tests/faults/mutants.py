@@ -65,6 +65,7 @@ HOOK_NAMES = "tests/integration/test_webhook_addresses.py"
 PREEMPT = "tests/faults/test_preempt.py"
 DRAINED = "test_a_drained_worker_gives_its_work_to_others_and_serves_again_when_it_may"
 GROWTH = "tests/integration/test_growth.py"
+TABLES = "tests/integration/test_table_commits.py"
 
 MUTANTS = (
     Mutant(
@@ -1091,6 +1092,307 @@ MUTANTS = (
         "        FOR SHARE OF e\n",
         "",
         (f"{HOOKS}::test_an_address_is_not_removed_between_the_end_of_a_batch_and_its_commit",),
+    ),
+    Mutant(
+        "question to the table whether it has a commit",
+        "producer/tables/commit.py",
+        "            if self._table.number(seen, self._app) >= commit.number:\n"
+        "                return seen.version\n",
+        "",
+        (f"{TABLES}::test_a_commit_whose_reaper_died_before_the_ledger_knew_is_not_made_again",),
+    ),
+    Mutant(
+        "question to the ledger what became of a commit",
+        "producer/tables/commit.py",
+        '                if table_commits.state_of(connection, commit) != "open":\n'
+        "                    return None\n",
+        "                pass\n",
+        (
+            f"{TABLES}::test_a_commit_that_was_refused_meanwhile_is_not_made_by_whoever_looked_before",
+        ),
+    ),
+    Mutant(
+        "commit to the version of a Delta table that was checked",
+        "producer/tables/delta.py",
+        "            max_commit_retries=0,\n",
+        "            max_commit_retries=5,\n",
+        (
+            f"{TABLES}::test_overwrite_is_refused_when_somebody_commits_between_the_check_and_the_write",
+        ),
+    ),
+    Mutant(
+        "commit from the handle of a Delta table that was checked",
+        "producer/tables/delta.py",
+        "            return self._write(seen.handle, change, properties)",
+        "            return self._write(self.look().handle, change, properties)",
+        (f"{TABLES}::test_two_reapers_that_have_checked_the_same_version_make_one_commit",),
+    ),
+    Mutant(
+        "commit to the version of an Iceberg table that was checked",
+        "producer/tables/iceberg.py",
+        '        handle.metadata.properties[TRIES] = "0"\n',
+        "",
+        (f"{TABLES}::test_two_reapers_that_have_checked_the_same_version_make_one_commit",),
+    ),
+    Mutant(
+        "intent that stands in the ledger until the table is written",
+        "producer/tables/commit.py",
+        "        try:\n            version = self._made(commit, add, remove)\n",
+        "        with self._ledger.transaction() as connection:\n"
+        '            table_commits.end(connection, commit, version="?")\n'
+        "        try:\n"
+        "            version = self._made(commit, add, remove)\n",
+        (
+            f"{TABLES}::test_a_commit_whose_reaper_died_before_the_table_was_written_is_made_by_the_next",
+        ),
+    ),
+    Mutant(
+        "end of an open commit before a job closes",
+        "producer/tables/commit.py",
+        "    work.finish_begun()\n    with ledger.transaction() as connection:\n        ends_well",
+        "    with ledger.transaction() as connection:\n        ends_well",
+        (
+            f"{TABLES}::test_the_open_commit_of_a_job_that_failed_meanwhile_is_ended_before_the_job_closes",
+        ),
+    ),
+    Mutant(
+        "decision about a scope after the commit of another",
+        "producer/tables/commit.py",
+        "(self._carry_out(begun) and begun.scope == scope)",
+        "(self._carry_out(begun) or True)",
+        (f"{TABLES}::test_a_commit_of_another_scope_that_is_open_keeps_no_scope_out_of_the_table",),
+    ),
+    Mutant(
+        "decision about a scope whose commit another process refused",
+        "producer/tables/commit.py",
+        "(self._carry_out(begun) and begun.scope == scope)",
+        "(self._carry_out(begun) or begun.scope == scope)",
+        (
+            f"{TABLES}::test_a_commit_that_another_process_refused_is_decided_anew_before_the_job_closes",
+        ),
+    ),
+    Mutant(
+        "look for a refused commit that the table has after all",
+        "producer/tables/commit.py",
+        '                and last.state == "refused"\n                and self',
+        '                and last.state == "gone"\n                and self',
+        (f"{TABLES}::test_a_refused_commit_that_the_table_has_after_all_is_found_before_the_next",),
+    ),
+    Mutant(
+        "look whether a part is there before the table names it",
+        "producer/tables/data_files.py",
+        "        except (FileNotFoundError, BadInput) as error:",
+        "        except BadInput as error:",
+        (f"{TABLES}::test_each_part_is_looked_at_before_the_table_names_it",),
+    ),
+    Mutant(
+        "look at the size of a part before the table names it",
+        "producer/tables/data_files.py",
+        "        if found.bytes != part.bytes:",
+        "        if found.bytes < 0:",
+        (f"{TABLES}::test_each_part_is_looked_at_before_the_table_names_it",),
+    ),
+    Mutant(
+        "look at the columns of a part before the table names it",
+        "producer/tables/data_files.py",
+        "        if not _bare(columns).equals(_bare(self.schema)):",
+        "        if not columns:",
+        (f"{TABLES}::test_each_part_is_looked_at_before_the_table_names_it",),
+    ),
+    Mutant(
+        "look at the rows of a part before the table names it",
+        "producer/tables/data_files.py",
+        "        if footer.starts[-1] != rows:",
+        "        if footer.starts[-1] < 0:",
+        (f"{TABLES}::test_each_part_is_looked_at_before_the_table_names_it",),
+    ),
+    Mutant(
+        "parts below the root of their table",
+        "producer/tables/checks.py",
+        '        if not spec.output.uri.startswith(f"{root}/"):',
+        "        if not spec.output.uri:",
+        (f"{TABLES}::test_a_table_that_cannot_be_had_is_refused_at_submit",),
+    ),
+    Mutant(
+        "overwrite refused when others committed since submit",
+        "producer/tables/commit.py",
+        "            self._refuse_overtaken(seen)",
+        "            pass",
+        (
+            f"{TABLES}::test_overwrite_is_refused_when_somebody_committed_since_submit_until_a_person_says_so",
+        ),
+    ),
+    Mutant(
+        "overwrite refused until a person runs the failed job again",
+        "producer/tables/checks.py",
+        "            if job.state is JobState.FAILED and has_none:",
+        "            if has_none:",
+        (
+            f"{TABLES}::test_overwrite_that_was_refused_before_its_job_failed_goes_on_by_no_retry_of_failed_rows",
+        ),
+    ),
+    Mutant(
+        "replacement of a part in one commit of a Delta table",
+        "producer/tables/delta.py",
+        "        handle.create_write_transaction(\n            actions,\n",
+        "        if change.remove:\n"
+        "            handle.create_write_transaction(\n"
+        '                actions[len(change.add) :], "append", self._lib.Schema.from_arrow(change.schema)\n'
+        "            )\n"
+        "            handle.update_incremental()\n"
+        "        handle.create_write_transaction(\n"
+        "            actions[: len(change.add)],\n",
+        (
+            f"{TABLES}::test_rows_with_errors_are_rows_of_the_table_and_a_retry_replaces_their_parts_in_one_commit",
+        ),
+    ),
+    Mutant(
+        "replacement of a part in one snapshot of an Iceberg table",
+        "producer/tables/iceberg.py",
+        "            for file in parquet_files_to_data_files(\n"
+        "                transaction._table.io, transaction.table_metadata, iter(added)\n"
+        "            ):\n"
+        "                snapshot.append_data_file(file)\n",
+        "        transaction.add_files(added)\n",
+        (
+            f"{TABLES}::test_rows_with_errors_are_rows_of_the_table_and_a_retry_replaces_their_parts_in_one_commit",
+        ),
+    ),
+    Mutant(
+        "retry refused where somebody compacted its parts away",
+        "producer/tables/checks.py",
+        "    if gone and (gone := _gone(ledger, job, settings)):",
+        "    if gone and not gone:",
+        (f"{TABLES}::test_a_retry_is_refused_where_somebody_compacted_its_parts_away",),
+    ),
+    Mutant(
+        "commit of new answers refused where somebody compacted the old ones away",
+        "producer/tables/commit.py",
+        "            if gone:\n                raise CommitRefused(",
+        "            if gone and not gone:\n                raise CommitRefused(",
+        (
+            f"{TABLES}::test_new_answers_are_refused_where_somebody_compacted_the_old_ones_meanwhile",
+        ),
+    ),
+    Mutant(
+        "retry that waits for an open commit before it asks the table",
+        "producer/retry.py",
+        "    under_way.wait(ledger, job.id)\n"
+        '    for check in wings.offered("before_retry"):\n'
+        "        check(ledger, job, settings or Settings())\n",
+        '    for check in wings.offered("before_retry"):\n'
+        "        check(ledger, job, settings or Settings())\n"
+        "    under_way.wait(ledger, job.id)\n",
+        (f"{TABLES}::test_a_change_waits_for_the_end_of_an_open_commit",),
+    ),
+    Mutant(
+        "replaced part that a worker leaves to readers of the table",
+        "worker/publish/publish.py",
+        " and each.spec.output.table is None:",
+        ":",
+        (
+            f"{TABLES}::test_rows_with_errors_are_rows_of_the_table_and_a_retry_replaces_their_parts_in_one_commit",
+        ),
+    ),
+    Mutant(
+        "replaced part that the sweep of a finish leaves to readers of the table",
+        "producer/reaper/output_directory.py",
+        "found.unneeded(live | kept, strangers=True)",
+        "found.unneeded(live, strangers=True)",
+        (
+            f"{TABLES}::test_rows_with_errors_are_rows_of_the_table_and_a_retry_replaces_their_parts_in_one_commit",
+        ),
+    ),
+    Mutant(
+        "replaced part that gc leaves to readers of the table",
+        "producer/control/garbage.py",
+        "    live = set(deletion.part_names_of(ledger, job)) | kept\n",
+        "    live = set(deletion.part_names_of(ledger, job))\n",
+        (f"{TABLES}::test_replaced_parts_go_after_their_days_and_not_before",),
+    ),
+    Mutant(
+        "days of a replaced part",
+        "common/ledger/jobs/table_commits.py",
+        "        WHERE r.ended_at < now() - make_interval(days => CAST({days_of} AS integer))\n",
+        "        WHERE {days_of} IS NOT NULL\n",
+        (f"{TABLES}::test_replaced_parts_go_after_their_days_and_not_before",),
+    ),
+    Mutant(
+        "replaced part that the table names again",
+        "producer/tables/keep.py",
+        "    going = [name for name in names if name not in still]",
+        "    going = names",
+        (f"{TABLES}::test_a_replaced_part_that_the_table_names_again_stays_after_its_days",),
+    ),
+    Mutant(
+        "files of a table that a deletion leaves",
+        "producer/control/deletion.py",
+        "    uris = [uri for uri in files_of(ledger, job) if uri not in in_use]",
+        "    uris = list(files_of(ledger, job))",
+        (f"{TABLES}::test_delete_with_output_leaves_the_files_that_the_table_names",),
+    ),
+    Mutant(
+        "retry refused while a commit is open",
+        "common/ledger/batches/retries.py",
+        "    table_commits.refuse_under_way(connection, job_id)\n",
+        "",
+        (f"{TABLES}::test_no_transaction_changes_a_job_while_a_commit_is_open",),
+    ),
+    Mutant(
+        "redo of lost parts refused while a commit is open",
+        "common/ledger/batches/lost_parts.py",
+        "    table_commits.refuse_under_way(connection, job_id)\n",
+        "",
+        (f"{TABLES}::test_no_transaction_changes_a_job_while_a_commit_is_open",),
+    ),
+    Mutant(
+        "append refused while a commit is open",
+        "producer/submit/growing.py",
+        "    table_commits.refuse_under_way(connection, job.id)\n",
+        "",
+        (f"{TABLES}::test_no_transaction_changes_a_job_while_a_commit_is_open",),
+    ),
+    Mutant(
+        "deletion refused while a commit is open",
+        "common/ledger/jobs/deletions.py",
+        "    table_commits.refuse_under_way(connection, job_id)\n",
+        "",
+        (f"{TABLES}::test_no_transaction_changes_a_job_while_a_commit_is_open",),
+    ),
+    Mutant(
+        "cancel refused while a commit is open",
+        "common/ledger/jobs/table_commits.py",
+        "    refuse_under_way(connection, job_id)\n    if jobs",
+        "    if jobs",
+        (f"{TABLES}::test_no_transaction_changes_a_job_while_a_commit_is_open",),
+    ),
+    Mutant(
+        "cancel refused where the table has all rows",
+        "common/ledger/jobs/table_commits.py",
+        "    if is_done and not due(connection, job_id):",
+        "    if is_done and not is_done:",
+        (f"{TABLES}::test_a_job_whose_rows_are_in_the_table_is_not_cancelled",),
+    ),
+    Mutant(
+        "cancel that waits for an open commit",
+        "producer/control/job_moves.py",
+        "    under_way.wait(ledger, job.id)\n",
+        "",
+        (f"{TABLES}::test_a_change_waits_for_the_end_of_an_open_commit",),
+    ),
+    Mutant(
+        "append that waits for an open commit",
+        "producer/submit/append_command.py",
+        "    under_way.wait(ledger, job.id)\n",
+        "",
+        (f"{TABLES}::test_a_change_waits_for_the_end_of_an_open_commit",),
+    ),
+    Mutant(
+        "jobs that are over and begin no commit",
+        "common/ledger/jobs/table_commits.py",
+        "    if state not in (JobState.RUNNING, JobState.PAUSED):\n        return None\n",
+        "",
+        (f"{TABLES}::test_a_cancelled_job_begins_no_commit",),
     ),
 )
 

@@ -741,3 +741,15 @@ def test_a_replaced_part_that_the_table_names_again_stays_after_its_days(
     site.delta.restore(0)
     keep.remove_expired(site.ledger, site.settings)
     assert len(site.table_ids()) == 20
+
+
+def test_the_open_commit_of_a_job_that_failed_meanwhile_is_ended_before_the_job_closes(
+    site: TableSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.start(20)
+    site.run(SHOUT)
+    died(site, monkeypatch, Moment.TABLE_CHECKED)
+    with site.ledger.transaction() as connection:
+        jobs.fail(connection, site.job_id, "no engine")
+    assert site.finish() is JobState.FAILED
+    assert (site.table_ids(), site.state()) == (sorted(site.ids), "done")

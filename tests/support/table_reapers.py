@@ -102,7 +102,7 @@ class TableReaper:
             return "done" if code == 0 else "killed"
         try:
             stat = Path(f"/proc/{self._process.pid}/stat").read_text()
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             return None
         return "stopped" if stat.rpartition(")")[2].split()[0] == "T" else None
 
