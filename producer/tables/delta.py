@@ -228,7 +228,9 @@ def stats_of(file: DataFile, schema: pa.Schema) -> str:
         for field in schema
         if _can_have_bounds(field.type)
     ):
-        structs = {field.name: {} for field in schema if pa.types.is_struct(field.type)}
+        structs: dict[str, Any] = {
+            field.name: {} for field in schema if pa.types.is_struct(field.type)
+        }
         found["minValues"] = structs | _told(file.least)
         found["maxValues"] = structs | _told(file.greatest)
     return json.dumps(found, ensure_ascii=False)

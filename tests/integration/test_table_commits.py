@@ -626,9 +626,7 @@ def test_a_cancelled_job_begins_no_commit(site: TableSite) -> None:
     assert not site.exists()
 
 
-Change = Callable[[TableSite, Connection], object]
-
-CHANGES: dict[str, Change] = {
+CHANGES: dict[str, Callable[[TableSite, Connection], object]] = {
     "cancel": lambda site, connection: table_commits.refuse_cancel(connection, site.job_id),
     "retry": lambda site, connection: retries.retry(
         connection, site.job_id, failed=True, dead=False
