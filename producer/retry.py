@@ -48,6 +48,7 @@ def retry(
     dead: bool,
     kind: RowErrorKind | None,
     settings: Settings | None = None,
+    overtake: bool = False,
     allowed: Callable[[Connection], object] = lambda _: None,
 ) -> Retried:
     """Puts the rows back to pending, in pieces; a job that was over loses its manifest until it is
@@ -55,17 +56,19 @@ def retry(
     again too.
 
     Batches of an archived job come back first, and copies of the input that are gone. Without `settings` those of
-    the environment hold. Raises BadInput for a cancelled job and for one whose archive is gone, and whatever `allowed` raises. `allowed` is
+    the environment hold. With `overtake` a person has said that what others did to the table of the job is passed over.
+    Raises BadInput for a cancelled job and for one whose archive is gone, and whatever `allowed` raises. `allowed` is
     called in the transaction that begins, and before a copy is made.
     """
     bring_back(ledger, job)
     under_way.wait(ledger, job.id)
     for check in wings.offered("before_retry"):
-        check(ledger, job, settings or load_settings(), dead=dead)
+        check(ledger, job, settings or load_settings(), overtake=overtake)
     restore_copies.restore(ledger, job, allowed=allowed, settings=settings)
     after, whole = -1, None
     followers: list[Follower] = []
     while True:
+        under_way.wait(ledger, job.id)
         try:
             with ledger.transaction() as connection:
                 if whole is None:

@@ -7,8 +7,10 @@ or where a function stands (`module:name`), so that nothing of a wing is importe
 - `check_spec(spec, settings)`: refuses what needs no server and no file to be seen, with BadInput.
 - `check_job(spec, schema, settings)`: the same once the columns of the input are known; returns what belongs into the
   transaction that stores the job, a function of the connection and the number of the job, or None.
+- `resume(ledger, job, settings)`: goes on with what another reaper began for a job, before its files are looked at.
 - `before_close(ledger, job, settings)`: the last step of a job before a reaper closes it. The step may be taken twice.
-- `before_retry(ledger, job, settings, dead=)`: refuses a retry, of `dead` batches too, before anything is changed.
+- `before_retry(ledger, job, settings, lost=, overtake=)`: refuses a retry, or a redo of parts that are `lost`, before
+  anything is changed; with `overtake` a person has said that what others did meanwhile is passed over.
 - `files_in_use(ledger, job, settings)`: files of a job that somebody else reads, as URIs: they stay when the job is
   deleted.
 - `duties(reaper)`: what a reaper does for the wing, as `reaper/duty.py` describes duties.

@@ -141,7 +141,7 @@ def retry(
 
     with context.opened() as (ledger, here):
         found = context.find_job(ledger, job)
-        done = retry_job.retry(ledger, found, failed=failed, dead=dead, kind=wanted)
+        done = retry_job.retry(ledger, found, failed=failed, dead=dead, kind=wanted, overtake=dead)
     figures = {"rows": done.rows, "batches": done.batches, "reopened": done.reopened}
     then = retry_job.summary(found, done, here)
     context.print_answer(

@@ -41,6 +41,7 @@ def delete(ledger: Ledger, job: Job, settings: Settings, *, output: bool) -> Ans
         _refuse_unowned(ledger, job)
     if job.state.over and job.closed_at is None:
         finish.finish(ledger, job.id, settings)
+    in_use = in_use_of(ledger, job, settings) if output or goes_on else set()
     with ledger.transaction() as connection:
         output, is_new = deletions.begin(connection, job.id, output=output)
         figures = _figures(jobs.progress(connection, job.id))
@@ -54,7 +55,6 @@ def delete(ledger: Ledger, job: Job, settings: Settings, *, output: bool) -> Ans
     kept = 0
     files, left = 0, []
     if output:
-        in_use = in_use_of(ledger, job, settings)
         files = _delete_files(ledger, job, in_use)
         kept = sum(storage.exists(uri, links=False) for uri in in_use)
         left = [name for name in _left(job) if part_names.final(job.output_uri, name) not in in_use]

@@ -6,7 +6,8 @@ from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.batches import lost_parts
 from nightshift.common.ledger.jobs import generations
 from nightshift.common.ledger.jobs.jobs import Job
-from nightshift.producer import retry
+from nightshift.common.settings import Settings, load_settings
+from nightshift.producer import retry, under_way, wings
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.results import part_files
@@ -17,7 +18,9 @@ BATCHES_A_PIECE = 2_000
 """Batches that one transaction opens again, which holds the row of the job."""
 
 
-def redo(ledger: Ledger, job: Job, *, sure: bool, here: Here = FLEET) -> Answer:
+def redo(
+    ledger: Ledger, job: Job, *, sure: bool, here: Here = FLEET, settings: Settings | None = None
+) -> Answer:
     """Runs the rows of parts again that the ledger names and the store does not have. When the command
     is cut off, a second one does the rest.
 
@@ -31,6 +34,9 @@ def redo(ledger: Ledger, job: Job, *, sure: bool, here: Here = FLEET) -> Answer:
             "of its owner: is this the right store, and mounted? With --yes they run again"
         )
     if lost:
+        under_way.wait(ledger, job.id)
+        for check in wings.offered("before_retry"):
+            check(ledger, job, settings or load_settings(), lost=[name for name, _ in lost])
         restore_copies.restore(ledger, job, also_answered=True)
     whole = None
     for first in range(0, len(lost), BATCHES_A_PIECE):

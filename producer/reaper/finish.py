@@ -88,6 +88,8 @@ def _finish(ledger: Ledger, hold: Hold, settings: Settings) -> None:
     with writing(ledger, hold) as connection:
         if job_end.hold_refused(connection, job_id):
             return
+    for step in wings.offered("resume"):
+        step(ledger, job, settings)
     storage.hold(job.output_uri, settings.allowed_roots)
     OwnedDirectory.of_job(ledger, job).refuse_foreign(job.id)
     check(ledger, hold)

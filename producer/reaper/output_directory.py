@@ -124,7 +124,10 @@ def sweep_parts(ledger: Ledger, job: Job) -> bool:
         if job_end.open_work(connection, job.id).may_commit:
             return False
     live = {name for name, _ in part_files.names(ledger, job)}
-    if missing := found.missing(live):
+    with ledger.transaction() as connection:
+        in_table = table_commits.in_table(connection, job.id)
+    # The rows of a part that a table has are in the table, whoever has compacted them there.
+    if missing := found.missing(live - in_table):
         raise Permanent(
             f"{len(missing)} parts that the ledger names are not in {job.output_uri}, one is "
             f"{min(missing)}: {part_files.way_back(job)}"

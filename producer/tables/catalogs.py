@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from nightshift.common.errors import BadInput, NightshiftError
 from nightshift.common.settings import Settings
 from nightshift.common.text import first_few
+from nightshift.producer.tables.table import TableAway
 
 SETTING = "NIGHTSHIFT_CATALOGS"
 
@@ -42,7 +43,7 @@ def open_catalog(settings: Settings, name: str) -> Any:
     """
     properties = settings.catalog(name)
     if properties is None:
-        raise BadInput(_unknown(settings, name))
+        raise TableAway(_unknown(settings, name))
     with answering(name, properties):
         from pyiceberg.catalog import load_catalog
 
@@ -81,11 +82,11 @@ def answering(
     except Exception as error:
         if (package := _missing_package(error)) is not None:
             how = PACKAGES.get(package, f"pip install {package}")
-            raise BadInput(f"catalog {catalog} needs the package {package}: {how}") from error
+            raise TableAway(f"catalog {catalog} needs the package {package}: {how}") from error
         if _is_callers(error):
             raise
         # Not chained: the text of a driver's error may hold a secret, and a traceback would show it.
-        raise BadInput(_sentence(catalog, properties, table, error)) from None
+        raise _told(catalog, properties, table, error) from None
 
 
 def _hold_files(catalog: Any) -> None:
@@ -158,9 +159,9 @@ def _is_callers(error: Exception) -> bool:
     )
 
 
-def _sentence(
+def _told(
     catalog: str, properties: Mapping[str, Any], table: str | None, error: Exception
-) -> str:
+) -> BadInput:
     """What is wrong, told by the type of the error."""
     from pyiceberg import exceptions
     from requests.exceptions import RequestException
@@ -176,15 +177,15 @@ def _sentence(
         | exceptions.OAuthError
         | exceptions.SignError,
     ):
-        return f"{where} refuses the credentials that {SETTING} gives it"
+        return TableAway(f"{where} refuses the credentials that {SETTING} gives it")
     module = type(error).__module__
-    if isinstance(error, RequestException | exceptions.RESTError) or module.startswith(
-        "sqlalchemy"
-    ):
-        return f"{where} cannot be reached: {why}"
+    is_answer = isinstance(error, exceptions.BadRequestError)
+    is_away = isinstance(error, RequestException | exceptions.RESTError)
+    if (is_away and not is_answer) or module.startswith("sqlalchemy"):
+        return TableAway(f"{where} cannot be reached: {why}")
     if table is not None:
-        return f"the table {table} of catalog {catalog} cannot be read: {why}"
-    return f"{where} cannot be opened by the properties that {SETTING} gives it: {why}"
+        return BadInput(f"the table {table} of catalog {catalog} cannot be read or written: {why}")
+    return TableAway(f"{where} cannot be opened by the properties that {SETTING} gives it: {why}")
 
 
 def _address(uri: str) -> str:

@@ -1,6 +1,6 @@
 """What is refused at submit, while no row has run: a table that cannot be had, or that the parts do not fit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -16,9 +16,9 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
 from nightshift.common.text import first_few
-from nightshift.producer.tables.commit import table_of
+from nightshift.producer.tables import commit
 from nightshift.producer.tables.data_files import PartsOfTable
-from nightshift.producer.tables.table import CommitRefused, Seen, Table
+from nightshift.producer.tables.table import Seen, Table
 
 
 def check_spec(spec: JobSpec, settings: Settings) -> None:
@@ -49,7 +49,11 @@ def check_job(
         return None
     table, seen = _looked_at(spec, settings)
     known = output_schema.output_schema(spec, inputs) or output_schema.bare_schema(spec, inputs)
-    if (why := table.misfit(seen, written_schema(known))) is not None:
+    mode = spec.output.table.mode
+    why = table.misfit(
+        seen, written_schema(known), replaces=mode == "overwrite", merges=mode == "merge"
+    )
+    if why is not None:
         raise BadInput(f"the rows do not fit the table {spec.output.table.title}: {why}")
     own = f"{spec.output.uri}/"
     if any(name.startswith(own) for name in table.names(seen)):
@@ -62,31 +66,39 @@ def check_job(
 
 def _looked_at(spec: JobSpec, settings: Settings) -> tuple[Table, Seen]:
     assert spec.output.table is not None
-    table = table_of(spec.output.table, settings)
+    table = commit.table_of(spec.output.table, settings)
     root = spec.output.table.uri
     if root is not None and not spec.output.uri.startswith(f"{root}/"):
         raise BadInput(
             f"output.uri {spec.output.uri} does not lie below the table {root}, whose files its parts become: say "
             f"output.uri: {root}/{spec.name}"
         )
-    try:
-        seen = table.look()
-        storage.check_roots(table.places(seen), settings.allowed_roots)
-    except CommitRefused as refused:
-        raise BadInput(str(refused)) from refused
+    seen = table.look()
+    storage.check_roots(table.places(seen), settings.allowed_roots)
     return table, seen
 
 
-def check_retry(ledger: Ledger, job: Job, settings: Settings, *, dead: bool) -> None:
+def check_retry(
+    ledger: Ledger,
+    job: Job,
+    settings: Settings,
+    *,
+    lost: Sequence[str] = (),
+    overtake: bool = False,
+) -> None:
     """BadInput for a retry whose new answers could not take the place of the old ones, since the table has not the
-    parts any more that the ledger put there. Where the first commit was refused, a retry of `dead` batches, which
-    somebody asked for in so many words, goes on with the table as it is now.
+    parts any more that the ledger put there: parts with failed rows, or those that are `lost`. With `overtake` a job
+    whose first commit was refused goes on with the table as it is now.
     """
     if job.spec.output.table is None:
         return
-    gone = _gone(ledger, job, settings, dead=dead)
-    # Once more: a commit of the job between the look at the table and the question to the ledger takes parts out, too.
-    if gone and (gone := _gone(ledger, job, settings, dead=dead)):
+    with commit.within_walls(job, settings):
+        gone = _gone(ledger, job, settings, lost, overtake=overtake)
+        # Once more: a commit of the job between the look at the table and the question to the ledger takes parts out,
+        # too.
+        if gone:
+            gone = _gone(ledger, job, settings, lost, overtake=overtake)
+    if gone:
         raise BadInput(
             f"{first_few(gone, 3)} of job {job.id} {'is' if len(gone) == 1 else 'are'} no file of the table "
             f"{job.spec.output.table.title} any more, since somebody compacted, changed or deleted rows there: new "
@@ -94,25 +106,25 @@ def check_retry(ledger: Ledger, job: Job, settings: Settings, *, dead: bool) -> 
         )
 
 
-def _gone(ledger: Ledger, job: Job, settings: Settings, *, dead: bool) -> list[str]:
-    """Parts with failed rows that the table lacks, although the ledger put them there; TableTaken while a commit is
-    open.
+def _gone(
+    ledger: Ledger, job: Job, settings: Settings, lost: Sequence[str], *, overtake: bool
+) -> list[str]:
+    """The files of parts whose rows run again that the table lacks, although the ledger put them there; TableTaken
+    while a commit is open.
     """
     assert job.spec.output.table is not None
-    table = table_of(job.spec.output.table, settings)
-    with storage.within(job.roots, storage.OF_JOB):
-        seen = table.look()
-        with ledger.transaction() as connection:
-            table_commits.refuse_under_way(connection, job.id)
-            has = table_commits.files_with_errors(connection, job.id)
-            last = table_commits.last(connection, job.id)
-            has_none = table_commits.last_done(connection, job.id) is None
-            was_refused = last is not None and last.state == "refused"
-            # Whoever runs such a job again was told what the table has by now.
-            if dead and has_none and was_refused and job.state is JobState.FAILED:
-                table_commits.note(connection, job.id, seen.version)
-        if job.spec.output.table.mode == "merge" or not has:
-            return []
-        parts = PartsOfTable.of(job)
-        names = table.names(seen)
-        return [part.name for part in has if parts.place(part) not in names]
+    table = commit.table_of(job.spec.output.table, settings)
+    seen = table.look()
+    with ledger.transaction() as connection:
+        table_commits.refuse_under_way(connection, job.id)
+        has = table_commits.run_again(connection, job.id, lost)
+        last = table_commits.last(connection, job.id)
+        was_refused = last is not None and last.state == "refused"
+        has_none = table_commits.last_done(connection, job.id) is None
+        # Whoever runs such a job again was told what the table has by now.
+        if overtake and has_none and was_refused and job.state is JobState.FAILED:
+            table_commits.note(connection, job.id, seen.version)
+    if job.spec.output.table.mode == "merge" or not has:
+        return []
+    names = table.names(seen)
+    return [uri for uri in PartsOfTable.of(job).places(has) if uri not in names]

@@ -19,15 +19,21 @@ of decimals.
 """
 
 
-def misfit(parts: pa.Schema, table: pa.Schema, kind: TableFormat) -> str | None:
+def misfit(
+    parts: pa.Schema, table: pa.Schema, kind: TableFormat, *, whole: bool = False
+) -> str | None:
     """Why parts of this schema cannot become part of a table of that schema, in one sentence with both; None
     where they can. Both as Arrow: parts as they are written, tables as their library shows them.
 
     Every column of the parts is one of the table, and no column is null in the parts that may not be null in the
     table. Columns that the table alone has are read as null. Delta's types are the same: Delta widens none
-    without a table feature that few readers know. An Iceberg table may have the wider type.
+    without a table feature that few readers know. An Iceberg table may have the wider type. With `whole` the table
+    has no further columns: a merge would not know what to put there.
     """
     why = _struct(list(parts), list(table), kind, "", is_in_map=False)
+    more = [name for name in table.names if name not in parts.names]
+    if why is None and whole and more:
+        why = f"a merge has no values for the column {more[0]!r} of the table"
     if why is None:
         return None
     title = TITLES[kind].partition(" ")[2]

@@ -10,7 +10,9 @@
     note     the ledger notes the version that has the commit
 
 A process that finds an open commit goes on from `look`, so it does not matter who began it. The table keeps the
-number of the last commit of a job: Delta as the version of an application transaction, Iceberg as a property.
+mark of the last commit of a job, its number and a random one: Delta as the version of an application transaction,
+Iceberg as a property. A commit that is refused is fenced first: a commit without files, so that a process that stood
+still before its write comes too late.
 """
 
 import random
@@ -23,16 +25,21 @@ import pyarrow as pa
 import structlog
 
 from nightshift.common import storage
-from nightshift.common.errors import BadInput, Retryable, StorageUnavailable
+from nightshift.common.errors import Permanent, Retryable, StorageUnavailable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.ledger import Ledger, schema
 from nightshift.common.ledger.jobs import job_end, jobs, table_commits
 from nightshift.common.ledger.jobs.jobs import Job
-from nightshift.common.ledger.jobs.table_commits import Scope, TableCommit, TableFile
+from nightshift.common.ledger.jobs.table_commits import (
+    MARK_BITS,
+    Scope,
+    TableCommit,
+    TableFile,
+)
 from nightshift.common.settings import Settings
 from nightshift.common.spec.tables import TableSpec
 from nightshift.common.states import JobState
-from nightshift.common.text import first_few
+from nightshift.common.text import first_few, one_line
 from nightshift.producer.tables.data_files import PartsOfTable
 from nightshift.producer.tables.delta import DeltaTables
 from nightshift.producer.tables.iceberg import IcebergTables
@@ -43,12 +50,16 @@ from nightshift.producer.tables.table import (
     DataFile,
     Seen,
     Table,
+    TableAway,
 )
 
 log = structlog.get_logger(__name__)
 
 MOST_LOOKS = 30
 """How often a commit that others overtake is tried in one turn of a reaper; the next turn goes on."""
+
+MOST_ALIKE = 5
+"""How often a commit is lost to one and the same version of a table until the table is said to refuse it."""
 
 PAUSE_SECONDS = 0.2
 """Longest pause between two tries."""
@@ -69,36 +80,49 @@ def app_of(ledger: Ledger, job: Job) -> str:
         return f"{schema.ledger_id(connection)}.{job.id}"
 
 
+@contextmanager
+def within_walls(job: Job, settings: Settings) -> Iterator[None]:
+    """Holds what is opened inside to the roots of this process and to those of the job."""
+    with (
+        storage.within(settings.allowed_roots or None, storage.SETTING),
+        storage.within(job.roots, storage.OF_JOB),
+    ):
+        yield
+
+
+def resume(ledger: Ledger, job: Job, settings: Settings) -> None:
+    """Goes on with a commit of a job that another process began, before anything else is done to its files."""
+    if job.spec.output.table is not None:
+        with within_walls(job, settings):
+            _Commits(ledger, job, settings).finish_begun()
+
+
 def commit_job(ledger: Ledger, job: Job, settings: Settings) -> None:
     """Commits what the table of a job lacks, before the job is closed; a job that failed or was cancelled commits
     nothing. Raises CommitRefused where the job cannot end so, Retryable errors for outages.
     """
     if job.spec.output.table is None:
         return
-    with storage.within(job.roots, storage.OF_JOB):
-        _commit_job(ledger, job, settings)
-
-
-def _commit_job(ledger: Ledger, job: Job, settings: Settings) -> None:
-    work = _Commits(ledger, job, settings)
-    work.finish_begun()
     with ledger.transaction() as connection:
         ends_well = job_end.open_work(connection, job.id).end is JobState.COMPLETED
     if ends_well:
-        work.commit_due()
+        with within_walls(job, settings):
+            _Commits(ledger, job, settings).commit_due()
 
 
 def commit_finished(ledger: Ledger, settings: Settings) -> None:
-    """Commits the generations of open jobs that are finished. A job whose table cannot be had stops no other."""
+    """Commits the generations of open jobs that are finished. A job whose table cannot be had stops no other; one
+    without any answer waits for the columns of its answers.
+    """
     with ledger.transaction() as connection:
         found = table_commits.open_jobs(connection)
     for job_id in found:
         with ledger.transaction() as connection:
             job = jobs.get(connection, job_id)
-        if job is None or job.spec.output.table is None:
+        if job is None or job.spec.output.table is None or job.output_schema is None:
             continue
         try:
-            with storage.within(job.roots, storage.OF_JOB):
+            with within_walls(job, settings):
                 work = _Commits(ledger, job, settings)
                 work.finish_begun()
                 work.commit_due(finished=True)
@@ -112,9 +136,10 @@ class _RowsOfParts:
 
     parts: PartsOfTable
     files: list[TableFile]
+    instead_of: list[TableFile]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        return self.parts.batches(self.files)
+        return self.parts.batches(self.files, self.instead_of)
 
     @property
     def bytes(self) -> int:
@@ -126,8 +151,34 @@ def _waiting() -> Iterator[None]:
     """A catalog that is out of reach, or that this machine does not know, is an outage for a job whose rows are done."""
     try:
         yield
-    except BadInput as error:
+    except TableAway as error:
         raise StorageUnavailable(str(error)) from error
+
+
+def misplaced(mark: int, commit: TableCommit, done: TableCommit | None) -> str | None:
+    """Why a table whose last commit of the job has this `mark` is not the one that the ledger knows, where `done` is the
+    last commit that the ledger says the table has; None where it is, and lacks the commit.
+    """
+    number, before = mark >> MARK_BITS, 0 if done is None else done.number
+    if number < before:
+        return (
+            f"has not the commit {before} of job {commit.job_id}, which the ledger says it has: somebody dropped the "
+            "table, or made another one of its name; submit the rows as a job of their own"
+        )
+    is_fence = before < number < commit.number and not mark % (1 << MARK_BITS)
+    if not is_fence and mark != (0 if done is None else done.mark):
+        return (
+            f"has a commit {number} of job {commit.job_id} that this ledger does not know, as after a ledger was "
+            "restored from a dump: submit the rows as a job of their own"
+        )
+    return None
+
+
+def check_places(table: Table, seen: Seen, job: Job, settings: Settings) -> None:
+    """BadInput for a table that lies outside the roots of this process or of the job."""
+    places = table.places(seen)
+    storage.check_roots(places, settings.allowed_roots)
+    storage.check_held(places, job.roots, storage.OF_JOB)
 
 
 class _Commits:
@@ -135,7 +186,7 @@ class _Commits:
 
     def __init__(self, ledger: Ledger, job: Job, settings: Settings) -> None:
         assert job.spec.output.table is not None
-        self._ledger, self._job = ledger, job
+        self._ledger, self._job, self._settings = ledger, job, settings
         self._spec = job.spec.output.table
         self._table = table_of(self._spec, settings)
         self._app = app_of(ledger, job)
@@ -171,11 +222,9 @@ class _Commits:
         raise StorageUnavailable(f"others change the commits of job {self._job.id} all the time")
 
     def _seen(self) -> Seen:
-        """The table as it is now, which lies within the roots of the job."""
+        """The table as it is now."""
         with _waiting():
-            seen = self._table.look()
-        storage.check_held(self._table.places(seen), self._job.roots, storage.OF_JOB)
-        return seen
+            return self._table.look()
 
     def _intend(self, scope: Scope) -> TableCommit | None:
         seen = self._seen()
@@ -185,7 +234,7 @@ class _Commits:
             if (
                 last is not None
                 and last.state == "refused"
-                and self._table.number(seen, self._app) >= last.number
+                and self._table.mark(seen, self._app) == last.mark
             ):
                 table_commits.end(connection, last, version=seen.version)
             begun = table_commits.begin(connection, self._job.id, scope, seen.version)
@@ -201,10 +250,8 @@ class _Commits:
         except Retryable:
             raise
         except Exception as error:
-            version = self._version_with(commit)
+            version = self._refused(commit, one_line(str(error)))
             if version is None:
-                with self._ledger.transaction() as connection:
-                    table_commits.end(connection, commit, reason=str(error))
                 raise
         if version is None:
             return False
@@ -221,34 +268,61 @@ class _Commits:
         )
         return True
 
-    def _version_with(self, commit: TableCommit) -> str | None:
-        """The version of the table if the table has a commit."""
-        seen = self._seen()
-        return seen.version if self._table.number(seen, self._app) >= commit.number else None
+    def _refused(self, commit: TableCommit, reason: str) -> str | None:
+        """Notes that a commit is refused, and sees to it that nobody makes the commit any more: a process that was
+        frozen before its write finds another version of the table. Returns the version that has the commit, where
+        somebody was faster.
+        """
+        for _ in range(MOST_LOOKS):
+            seen = self._seen()
+            mark = self._table.mark(seen, self._app)
+            if mark == commit.mark:
+                return seen.version
+            if mark == commit.fence or seen.version is None:
+                break
+            try:
+                with _waiting():
+                    self._table.fence(seen, self._app, commit.fence)
+            except CommitLost:
+                continue
+            except Permanent:  # a table that takes no commit takes none of a frozen process either
+                break
+        with self._ledger.transaction() as connection:
+            table_commits.end(connection, commit, reason=reason)
+        return None
 
     def _made(
         self, commit: TableCommit, add: list[TableFile], remove: list[TableFile]
     ) -> str | None:
         """The version of the table that has the commit; None where the ledger knows what became of it."""
         files: list[DataFile] | None = None
+        alike, before = 0, ""
         for _ in range(MOST_LOOKS):
             seen = self._seen()
             # The table before the ledger: what others have noted since the look is seen below, and what they commit
             # after the look makes this commit fail.
-            if self._table.number(seen, self._app) >= commit.number:
+            mark = self._table.mark(seen, self._app)
+            if mark == commit.mark:
                 return seen.version
             with self._ledger.transaction() as connection:
                 if table_commits.state_of(connection, commit) != "open":
                     return None
+                done = table_commits.last_done(connection, self._job.id)
+            if (why := misplaced(mark, commit, done)) is not None:
+                raise CommitRefused(f"the table {self._spec.title} {why}")
             if files is None:
                 files = self._parts.checked(add)
             change = self._change(commit, seen, files, add, remove)
-            self._check(commit, seen, change)
+            self._check(seen, change)
             reached(Moment.TABLE_CHECKED)
             try:
                 with _waiting():
                     version = self._table.commit(seen, change)
-            except CommitLost:
+            except CommitLost as lost:
+                alike = alike + 1 if seen.version == before else 1
+                before = seen.version or ""
+                if alike == MOST_ALIKE:  # nobody else commits: the table does not take the commit
+                    raise CommitRefused(one_line(str(lost))) from lost
                 time.sleep(random.uniform(0, PAUSE_SECONDS))
                 continue
             reached(Moment.TABLE_WRITTEN)
@@ -267,15 +341,16 @@ class _Commits:
     ) -> Change:
         schema = self._parts.schema
         if self._spec.mode == "merge" and seen.version is not None:
-            rows = _RowsOfParts(self._parts, add)
-            return Change(self._app, commit.number, schema, merge=rows, key=self._job.spec.input.id)
+            rows = _RowsOfParts(self._parts, add, remove)
+            key = self._job.spec.input.id
+            return Change(self._app, commit.mark, schema, merge=rows, key=key)
         merged = self._spec.mode == "merge"
         return Change(
             self._app,
-            commit.number,
+            commit.mark,
             schema,
             add=files,
-            remove=[] if merged else [self._parts.place(part) for part in remove],
+            remove=[] if merged else self._parts.places(remove),
             overwrite=self._spec.mode == "overwrite" and commit.number == self._first_number(),
         )
 
@@ -284,9 +359,12 @@ class _Commits:
         with self._ledger.transaction() as connection:
             return table_commits.first_made(connection, self._job.id)
 
-    def _check(self, commit: TableCommit, seen: Seen, change: Change) -> None:
-        """CommitRefused where the table that was seen forbids the commit."""
-        if (why := self._table.misfit(seen, change.schema)) is not None:
+    def _check(self, seen: Seen, change: Change) -> None:
+        """CommitRefused where the table that was seen forbids the commit, BadInput where it lies outside the roots."""
+        check_places(self._table, seen, self._job, self._settings)
+        replaces, merges = change.overwrite or bool(change.remove), change.merge is not None
+        why = self._table.misfit(seen, change.schema, replaces=replaces, merges=merges)
+        if why is not None:
             raise CommitRefused(f"the parts do not fit the table {self._spec.title}: {why}")
         if change.overwrite:
             self._refuse_overtaken(seen)

@@ -62,10 +62,30 @@ class PartsOfTable:
         with ThreadPoolExecutor(min(THREADS, max(1, len(wanted)))) as threads:
             return list(threads.map(storage.carried(self._checked), wanted))
 
-    def batches(self, parts: Sequence[TableFile]) -> Iterator[pa.RecordBatch]:
-        """The rows of parts for the table, in order."""
+    def places(self, parts: Sequence[TableFile]) -> list[str]:
+        """The addresses of the files that stand for parts; a part without a row for the table has none."""
+        return [self.place(part) for part in parts if self._rows(part)]
+
+    def batches(
+        self, parts: Sequence[TableFile], instead_of: Sequence[TableFile] = ()
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of parts for the table, in order, without those that stand the same in the parts before them: a
+        merge would put them over what others have merged since.
+        """
+        before = self._digests(instead_of)
         for part in parts:
-            yield from self._rows_of(part)
+            for batch in self._rows_of(part):
+                yield batch if not before else batch.filter(_changed(batch, before))
+
+    def _digests(self, parts: Sequence[TableFile]) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for part in parts:
+            try:
+                for batch in self._rows_of(part):
+                    found |= {row["row_index"]: _digest(row) for row in batch.to_pylist()}
+            except FileNotFoundError:  # somebody has removed what was replaced
+                continue
+        return found
 
     def _rows(self, part: TableFile) -> int:
         return part.rows - (part.rows_failed if self.drops_errors else 0)
@@ -75,8 +95,7 @@ class PartsOfTable:
         found = self._looked_at(part, uri, part.rows)
         if found.bytes != part.bytes:
             raise CommitRefused(
-                f"{uri} has {found.bytes:,} bytes, and the ledger says {part.bytes:,}: put the part back, or run "
-                f"`nightshift retry {self.job.id} --lost`"
+                f"{uri} has {found.bytes:,} bytes, and the ledger says {part.bytes:,}: {self._way_back}"
             )
         place = self.place(part)
         if place == uri:
@@ -85,6 +104,14 @@ class PartsOfTable:
             made_by = part_files.store(self.job).provenance(uri)
             part_rows.write_batches(place, self._rows_of(part), self.schema, "parquet", made_by)
         return self._looked_at(part, place, self._rows(part))
+
+    @property
+    def _way_back(self) -> str:
+        job_id = self.job.id
+        return (
+            f"put the part back and run `nightshift retry {job_id} --dead`, or remove the part and run `nightshift "
+            f"retry {job_id} --lost`"
+        )
 
     def _rows_of(self, part: TableFile) -> Iterator[pa.RecordBatch]:
         uri = part_names.final(self.job.output_uri, part.name)
@@ -97,17 +124,23 @@ class PartsOfTable:
             footer = read_footer(uri)
         except (FileNotFoundError, BadInput) as error:
             why = "is gone" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
-            raise CommitRefused(
-                f"{uri} {why}: `nightshift retry {self.job.id} --lost` runs its rows again"
-            ) from error
+            raise CommitRefused(f"{uri} {why}: {self._way_back}") from error
         columns = footer.schema.remove_metadata()
         if not _bare(columns).equals(_bare(self.schema)):
             raise CommitRefused(f"{uri} has other columns than the job: {columns.to_string()}")
         if footer.starts[-1] != rows:
             raise CommitRefused(
-                f"{uri} holds {footer.starts[-1]:,} rows, and the ledger says {rows:,}"
+                f"{uri} holds {footer.starts[-1]:,} rows, and the ledger says {rows:,}: {self._way_back}"
             )
         return DataFile(uri, size, rows, *statistics(footer.metadata))
+
+
+def _digest(row: dict[str, Any]) -> int:
+    return hash(repr(row))
+
+
+def _changed(batch: pa.RecordBatch, before: dict[int, int]) -> pa.Array:
+    return pa.array([before.get(row["row_index"]) != _digest(row) for row in batch.to_pylist()])
 
 
 def _bare(schema: pa.Schema) -> pa.Schema:

@@ -14,26 +14,30 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from nightshift.common import storage
 from nightshift.common.errors import BadInput, StorageUnavailable
-from nightshift.producer.tables import columns
-from nightshift.producer.tables.delta_root import check_root
+from nightshift.producer.tables import columns, delta_log
 from nightshift.producer.tables.store_options import storage_options
-from nightshift.producer.tables.table import Change, CommitLost, CommitRefused, DataFile, Seen
+from nightshift.producer.tables.table import (
+    Change,
+    CommitLost,
+    CommitRefused,
+    DataFile,
+    Seen,
+    TableAway,
+)
 
 KNOWN_FEATURES = frozenset(
     {
         "appendOnly",
         "changeDataFeed",
         "deletionVectors",
-        "domainMetadata",
-        "inCommitTimestamp",
         "invariants",
         "timestampNtz",
         "v2Checkpoint",
-        "vacuumProtocolCheck",
     }
 )
-"""Features of a table that ask nothing of a file that is added to it."""
+"""Features of a table that ask nothing of a file that is added to it, and that deltalake can write."""
 
 RULES = ("delta.constraints.", "delta.columnMapping.mode", "delta.enableRowTracking")
 """Beginnings of properties that ask something of each row or column."""
@@ -50,7 +54,7 @@ class DeltaTables:
         try:
             import deltalake
         except ImportError as error:
-            raise BadInput(
+            raise TableAway(
                 "Delta tables need the package deltalake: pip install 'nightshift-fleet[delta]'"
             ) from error
         return deltalake
@@ -58,21 +62,20 @@ class DeltaTables:
     def look(self) -> Seen:
         """The table as it is now; see `Table.look`."""
         exceptions = self._lib.exceptions
-        check_root(self.root)
+        delta_log.check_log(self.root)
         try:
             handle = self._lib.DeltaTable(self.root, storage_options=storage_options(self.root))
         except exceptions.TableNotFoundError:
             return Seen()
         except exceptions.DeltaProtocolError as error:
-            raise CommitRefused(f"the table {self.root} cannot be read: {error}") from error
+            raise BadInput(f"the table {self.root} cannot be read: {error}") from error
         except (exceptions.DeltaError, OSError) as error:
             raise StorageUnavailable(
                 f"the table {self.root} cannot be read now: {error}"
             ) from error
-        self._refuse_rules(handle)
         return Seen(str(handle.version()), pa.schema(handle.schema().to_arrow()), handle)
 
-    def _refuse_rules(self, handle: Any) -> None:
+    def _rules(self, handle: Any, *, replaces: bool) -> str | None:
         """Files that are added are not looked at by the library, so a table must ask nothing of them."""
         protocol, metadata = handle.protocol(), handle.metadata()
         asked = set(protocol.writer_features or ()) - KNOWN_FEATURES
@@ -92,13 +95,16 @@ class DeltaTables:
         if metadata.partition_columns:
             asked.add(f"partitioned by {', '.join(metadata.partition_columns)}")
         if asked:
-            raise CommitRefused(
-                f"the table {self.root} asks something of its files that parts of a job do not keep: "
+            return (
+                "it asks something of its files that parts of a job do not keep: "
                 f"{', '.join(sorted(asked))}"
             )
+        if replaces and metadata.configuration.get("delta.appendOnly") == "true":
+            return "it takes rows and gives none away (delta.appendOnly)"
+        return None
 
-    def number(self, seen: Seen, app: str) -> int:
-        """See `Table.number`."""
+    def mark(self, seen: Seen, app: str) -> int:
+        """See `Table.mark`. Delta keeps it as the version of an application's transaction."""
         found = None if seen.handle is None else seen.handle.transaction_version(app)
         return 0 if found is None else int(found)
 
@@ -116,17 +122,29 @@ class DeltaTables:
     def _address(self, path: str) -> str:
         return path if path.startswith("/") or "://" in path else f"{self.root}/{path}"
 
-    def misfit(self, seen: Seen, schema: pa.Schema) -> str | None:
+    def held(self, seen: Seen) -> set[str]:
+        """See `Table.held`."""
+        return self.names(seen)
+
+    def misfit(self, seen: Seen, schema: pa.Schema, *, replaces: bool, merges: bool) -> str | None:
         """See `Table.misfit`."""
-        return None if seen.schema is None else columns.misfit(schema, seen.schema, "delta")
+        if seen.schema is None:
+            return None
+        why = self._rules(seen.handle, replaces=replaces or merges)
+        return why or columns.misfit(schema, seen.schema, "delta", whole=merges)
+
+    def fence(self, seen: Seen, app: str, mark: int) -> None:
+        """See `Table.fence`."""
+        if seen.handle is not None:
+            self.commit(seen, Change(app, mark, seen.schema))
 
     def commit(self, seen: Seen, change: Change) -> str:
         """See `Table.commit`."""
         lib, exceptions = self._lib, self._lib.exceptions
         properties = lib.CommitProperties(
-            custom_metadata={"nightshift": f"{change.app} {change.number}"},
+            custom_metadata={"nightshift": f"{change.app} {change.mark}"},
             max_commit_retries=0,
-            app_transactions=[lib.Transaction(change.app, change.number)],
+            app_transactions=[lib.Transaction(change.app, change.mark)],
         )
         try:
             if seen.handle is None:
@@ -135,12 +153,16 @@ class DeltaTables:
                 return self._merge(seen.handle, change, properties)
             return self._write(seen.handle, change, properties)
         except exceptions.CommitFailedError as error:
-            raise CommitLost(f"{self.root} has another version than {seen.version}") from error
+            raise CommitLost(
+                f"{self.root} does not take a commit to its version {seen.version}: {error}"
+            ) from error
         except exceptions.DeltaError as error:
             # Whoever makes a table second is told so in an error that has no type of its own.
             now = self.look()
             if now.version != seen.version:
                 raise CommitLost(f"{self.root} has the version {now.version} by now") from error
+            if isinstance(error, exceptions.DeltaProtocolError | exceptions.SchemaMismatchError):
+                raise CommitRefused(f"the table {self.root} cannot be written: {error}") from error
             raise StorageUnavailable(
                 f"the table {self.root} cannot be written now: {error}"
             ) from error
@@ -183,6 +205,7 @@ class DeltaTables:
     def _merge(self, handle: Any, change: Change, properties: Any) -> str:
         assert change.merge is not None
         assert change.key is not None
+        self._check_own(handle)
         version = handle.version()
         rows = pa.RecordBatchReader.from_batches(change.schema, change.merge.batches())
         key = '"' + change.key.replace('"', '""') + '"'
@@ -199,6 +222,23 @@ class DeltaTables:
             .execute()
         )
         return str(version + 1)
+
+    def _check_own(self, handle: Any) -> None:
+        """A merge reads files that the log names, and writes their rows anew: each must lie below the root, and within
+        the walls. A log may name any file of the machine.
+        """
+        delta_log.check_sidecars(self.root)
+        for path in pa.table(handle.get_add_actions(flatten=True)).column("path").to_pylist():
+            uri = delta_log.data_uri(self.root, path)
+            if not uri.startswith(f"{self.root}/"):
+                raise CommitRefused(
+                    f"the log of {self.root} names the file {uri}, which does not lie below the table: no rows are merged"
+                )
+            storage.check_object(uri)
+            try:
+                storage.stat(uri)
+            except FileNotFoundError as error:
+                raise CommitRefused(f"the file {uri} of {self.root} is gone") from error
 
     def _path(self, uri: str) -> str:
         return uri.removeprefix(f"{self.root}/")

@@ -22,6 +22,9 @@ TRIES = "commit.retry.num-retries"
 METRICS = "write.metadata.metrics.default"
 """Property of a table: what is said of the values of a column in each file."""
 
+MAPPING = "schema.name-mapping.default"
+"""Property of a table: which column has which id, for files that say no ids."""
+
 MOST_MERGE_BYTES = 512 * 2**20
 """Most decoded bytes of the rows of one merge, which pyiceberg holds in memory."""
 
@@ -42,32 +45,52 @@ class IcebergTables:
         handle = catalogs.load_table(self._catalog, self.name)
         if handle is None:
             return Seen()
-        self._refuse_rules(handle)
         handle.metadata.properties[TRIES] = "0"
         return Seen(version_of(handle), handle.schema().as_arrow(), handle)
 
-    def _refuse_rules(self, handle: Any) -> None:
-        """Parts are no files of a partition, nor in the order of a table that is sorted."""
-        if not handle.spec().is_unpartitioned():
-            raise CommitRefused(
-                f"the table {self.title} is partitioned by {handle.spec()}, and parts of a job are not"
-            )
-
-    def number(self, seen: Seen, app: str) -> int:
-        """See `Table.number`. The number stands in a property, which outlives snapshots."""
+    def mark(self, seen: Seen, app: str) -> int:
+        """See `Table.mark`. The mark stands in a property, which outlives snapshots."""
         return 0 if seen.handle is None else int(seen.handle.properties.get(_key(app), 0))
 
     def places(self, seen: Seen) -> list[str]:
-        """See `Table.places`. Where there is no table yet, the catalog says where it will be."""
-        return [] if seen.handle is None else [_bare(seen.handle.location())]
+        """See `Table.places`. Where there is no table yet, a catalog that is no server says where it will be."""
+        if seen.handle is not None:
+            return [_bare(seen.handle.location())]
+        where = getattr(self._catalog, "_resolve_table_location", None)
+        if where is None:
+            return []
+        namespace, _, name = self.name.rpartition(".")
+        with catalogs.answering(self._catalog_name, self._catalog.properties, table=self.name):
+            return [_bare(where(None, namespace, name))]
 
     def names(self, seen: Seen) -> set[str]:
         """See `Table.names`."""
         return set() if seen.handle is None else {_bare(file.file_path) for file in _files(seen)}
 
-    def misfit(self, seen: Seen, schema: pa.Schema) -> str | None:
+    def held(self, seen: Seen) -> set[str]:
+        """See `Table.held`: the files of every branch and tag."""
+        if seen.handle is None:
+            return set()
+        snapshots = {ref.snapshot_id for ref in seen.handle.metadata.refs.values()}
+        return {
+            _bare(task.file.file_path)
+            for snapshot in snapshots
+            for task in seen.handle.scan(snapshot_id=snapshot).plan_files()
+        }
+
+    def misfit(self, seen: Seen, schema: pa.Schema, *, replaces: bool, merges: bool) -> str | None:
         """See `Table.misfit`."""
-        return None if seen.schema is None else columns.misfit(schema, seen.schema, "iceberg")
+        if seen.schema is None:
+            return None
+        if not seen.handle.spec().is_unpartitioned():
+            names = ", ".join(field.name for field in seen.handle.spec().fields)
+            return f"it is partitioned by {names}, and parts of a job are not"
+        return columns.misfit(schema, seen.schema, "iceberg", whole=merges)
+
+    def fence(self, seen: Seen, app: str, mark: int) -> None:
+        """See `Table.fence`."""
+        if seen.handle is not None:
+            self.commit(seen, Change(app, mark, seen.schema))
 
     def commit(self, seen: Seen, change: Change) -> str:
         """See `Table.commit`."""
@@ -82,13 +105,14 @@ class IcebergTables:
             with catalogs.answering(self._catalog_name, self._catalog.properties, table=self.name):
                 try:
                     transaction = self._filled(seen, change, {})
-                except (
-                    OverflowError
-                ):  # a moment that Python's dates do not have, such as a database's infinity
+                except OverflowError:
+                    # A moment that Python's dates do not have, such as a database's infinity.
                     transaction = self._filled(seen, change, {METRICS: "counts"})
                 return version_of(transaction.commit_transaction())
         except (CommitFailedException, TableAlreadyExistsError, ValidationException) as error:
-            raise CommitLost(f"{self.title} has another version than {seen.version}") from error
+            raise CommitLost(
+                f"{self.title} does not take a commit to its version {seen.version}: {error}"
+            ) from error
         except CommitStateUnknownException as error:
             raise StorageUnavailable(
                 f"the catalog did not say whether {self.title} has the commit"
@@ -105,18 +129,31 @@ class IcebergTables:
         else:
             transaction = self._catalog.create_table_transaction(self.name, schema=change.schema)
         transaction._table.metadata.properties.update({TRIES: "0", **in_memory})
-        transaction.set_properties({_key(change.app): str(change.number)})
+        transaction.set_properties({_key(change.app): str(change.mark)})
         self._fill(seen, transaction, change)
         return transaction
 
     def _fill(self, seen: Seen, transaction: Any, change: Change) -> None:
         if change.merge is not None and seen.handle is not None:
-            transaction.upsert(self._whole(change), join_cols=[change.key])
-            return
+            rows = self._whole(change)
+            if rows.num_rows:
+                # pyiceberg wants the order of the table's columns.
+                wanted = seen.handle.schema().as_arrow()
+                rows = rows.select(wanted.names).cast(wanted)
+                transaction.upsert(rows, join_cols=[change.key])
+                return
         gone = _files(seen) if change.overwrite else _of(seen, change.remove)
-        if not gone:
+        if change.add and not gone:
             transaction.add_files([_uri(file.uri) for file in change.add])
             return
+        if not gone:
+            # A snapshot without files: whoever has begun a commit to the one before is overtaken.
+            with transaction.update_snapshot().fast_append():
+                return
+        # `add_files` does this by itself: the files have no ids of columns.
+        if transaction.table_metadata.name_mapping() is None:
+            mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
+            transaction.set_properties({MAPPING: mapping})
         from pyiceberg.io.pyarrow import parquet_files_to_data_files
 
         # One snapshot, so that a reader of any snapshot sees the old rows or the new ones.

@@ -3,14 +3,14 @@
 import structlog
 
 from nightshift.common import storage
-from nightshift.common.errors import NightshiftError
+from nightshift.common.errors import BadInput, NightshiftError, StorageUnavailable
 from nightshift.common.formats import part_names
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import jobs, table_commits
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.producer.submit.output_owner import OwnedDirectory
-from nightshift.producer.tables.commit import table_of
+from nightshift.producer.tables.commit import table_of, within_walls
 from nightshift.producer.tables.data_files import PartsOfTable
 
 log = structlog.get_logger(__name__)
@@ -18,15 +18,21 @@ log = structlog.get_logger(__name__)
 
 def files_in_use(ledger: Ledger, job: Job, settings: Settings) -> set[str]:
     """Files in the output directory of a job that its table names now, and files that stood in the table and whose
-    days are not over, as URIs.
+    days are not over, as URIs. Of a table that cannot be asked all files that the ledger put there.
     """
     if job.spec.output.table is None:
         return set()
     with ledger.transaction() as connection:
         replaced = table_commits.replaced(connection, job.id)
         over = dict(table_commits.expired(connection)).get(job.id, [])
+        in_table = table_commits.files_in_table(connection, job.id)
     parts = PartsOfTable.of(job)
-    return _named(job, settings) | {parts.place(each) for each in replaced if each.name not in over}
+    kept = set(parts.places([each for each in replaced if each.name not in over]))
+    try:
+        return kept | _named(job, settings)
+    except (BadInput, StorageUnavailable) as error:
+        log.warning("table_not_asked", job_id=job.id, error=str(error))
+        return kept | set(parts.places(in_table))
 
 
 def _named(job: Job, settings: Settings) -> set[str]:
@@ -34,8 +40,8 @@ def _named(job: Job, settings: Settings) -> set[str]:
     assert job.spec.output.table is not None
     table = table_of(job.spec.output.table, settings)
     own = f"{job.output_uri}/"
-    with storage.within(job.roots, storage.OF_JOB):
-        names = table.names(table.look())
+    with within_walls(job, settings):
+        names = table.held(table.look())
     return {name for name in names if name.startswith(own)}
 
 

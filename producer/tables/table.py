@@ -6,11 +6,15 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from nightshift.common.errors import NightshiftError, Permanent
+from nightshift.common.errors import BadInput, NightshiftError, Permanent
 
 
 class CommitRefused(Permanent):
     """A commit that no later try can make; the message says why, and what a person can do."""
+
+
+class TableAway(BadInput):
+    """A table that cannot be had from here now: its catalog does not answer, or this machine does not know it."""
 
 
 class CommitLost(NightshiftError):
@@ -57,14 +61,14 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One commit. `app` and `number` name it in the table: the job, and the commit within the job.
+    """One commit. `app` and `mark` name it in the table: the job, and the commit of the job.
 
     `add` become files of the table, and `remove` are none any more, by their addresses; with `overwrite` no file
     of before is. With `merge`, rows take the place of those that have the same value in the column `key`.
     """
 
     app: str
-    number: int
+    mark: int
     schema: pa.Schema
     add: Sequence[DataFile] = ()
     remove: Sequence[str] = ()
@@ -77,11 +81,11 @@ class Table(Protocol):
     """A table by its name. Outages are Retryable errors."""
 
     def look(self) -> Seen:
-        """The table as it is now. Raises CommitRefused for one that Nightshift cannot write to."""
+        """The table as it is now. Raises TableAway, and BadInput for one that cannot be read."""
         ...
 
-    def number(self, seen: Seen, app: str) -> int:
-        """The number of the last commit of a job that the table has; 0 for none."""
+    def mark(self, seen: Seen, app: str) -> int:
+        """The mark of the last commit of a job that the table has; 0 for none."""
         ...
 
     def places(self, seen: Seen) -> list[str]:
@@ -92,8 +96,20 @@ class Table(Protocol):
         """The addresses of the files of the table."""
         ...
 
-    def misfit(self, seen: Seen, schema: pa.Schema) -> str | None:
-        """Why Parquet files with these columns cannot become part of the table; None where they can."""
+    def held(self, seen: Seen) -> set[str]:
+        """The same with the files of other versions that the table keeps by a name, such as a tag."""
+        ...
+
+    def misfit(self, seen: Seen, schema: pa.Schema, *, replaces: bool, merges: bool) -> str | None:
+        """Why a commit of Parquet files with these columns cannot be made, which takes files out of the table if it
+        `replaces` and rows if it `merges`; None where it can.
+        """
+        ...
+
+    def fence(self, seen: Seen, app: str, mark: int) -> None:
+        """Makes a commit without files to a table that is there, so that a commit which somebody else began to the
+        version that was seen fails. Raises what `commit` raises.
+        """
         ...
 
     def commit(self, seen: Seen, change: Change) -> str:

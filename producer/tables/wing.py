@@ -2,6 +2,7 @@
 
 check_spec = "nightshift.producer.tables.checks:check_spec"
 check_job = "nightshift.producer.tables.checks:check_job"
+resume = "nightshift.producer.tables.commit:resume"
 before_close = "nightshift.producer.tables.commit:commit_job"
 before_retry = "nightshift.producer.tables.checks:check_retry"
 files_in_use = "nightshift.producer.tables.keep:files_in_use"

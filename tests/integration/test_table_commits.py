@@ -30,7 +30,7 @@ from nightshift.producer.submit import growing
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.tables import commit, keep
 from nightshift.producer.tables.iceberg import IcebergTables
-from nightshift.producer.tables.table import Change, CommitRefused, DataFile
+from nightshift.producer.tables.table import Change, CommitRefused, DataFile, TableAway
 from nightshift.producer.verify.verify import verify
 from tests.integration.test_retry import moody
 from tests.support.lake import NAME, TableSite, everywhere, opened
@@ -42,7 +42,7 @@ class Away:
     """A table that is out of reach."""
 
     def look(self) -> None:
-        raise BadInput("the catalog is away")
+        raise TableAway("the catalog is away")
 
 
 @pytest.fixture(params=["delta", "iceberg"])

@@ -121,7 +121,13 @@ class TableSite(Site):
 
     def retry(self, kind: RowErrorKind | None = None, *, dead: bool = False) -> int:
         return retry.retry(
-            self.ledger, self.job, failed=not dead, dead=dead, kind=kind, settings=self.settings
+            self.ledger,
+            self.job,
+            failed=not dead,
+            dead=dead,
+            kind=kind,
+            settings=self.settings,
+            overtake=dead,
         ).rows
 
     @property

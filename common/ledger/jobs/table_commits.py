@@ -17,6 +17,9 @@ from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.states import JobState
 
+MARK_BITS = 32
+"""Bits of the token in a mark. Numbers and tokens have 31 bits, so a mark is a positive bigint."""
+
 LAST_SEQ = 2**62
 """Behind the last batch of any job."""
 
@@ -49,14 +52,27 @@ class TableCommit:
 
     job_id: int
     number: int
+    token: int
     scope: Scope
     base: str | None
     state: str
     version: str | None
     reason: str | None
 
+    @property
+    def mark(self) -> int:
+        """What the table keeps of the commit: its number, and a token, since a ledger that was restored from a dump
+        numbers again.
+        """
+        return self.number << MARK_BITS | self.token
 
-SELECT = """SELECT job_id, number, first_seq, stop_seq, base, state, version, reason FROM table_commits"""
+    @property
+    def fence(self) -> int:
+        """What the table keeps of the commit where the commit is refused. No commit has the token 0."""
+        return self.number << MARK_BITS
+
+
+SELECT = """SELECT job_id, number, token, first_seq, stop_seq, base, state, version, reason FROM table_commits"""
 
 IN_TABLE = """
     SELECT f.part_name FROM table_files f
@@ -66,11 +82,15 @@ IN_TABLE = """
 """
 """Parts that the table has, as the ledger knows it."""
 
+IN_SCOPE = f"{IN_TABLE} AND f.seq >= :first AND f.seq < :stop"
+
 LIVE = """
     SELECT b.part_name FROM batches b
     WHERE b.job_id = :id AND b.part_name IS NOT NULL AND b.state <> 'split'
 """
 """The parts of a job that count."""
+
+LIVE_IN_SCOPE = f"{LIVE} AND b.seq >= :first AND b.seq < :stop"
 
 UNCOMMITTED = """
     g.finished_at IS NOT NULL AND NOT EXISTS (
@@ -101,8 +121,7 @@ ALL_DONE = text(f"""
 
 DIFFERS = text(f"""
     SELECT {NOTHING_OPEN}
-       AND (EXISTS ({LIVE} AND b.seq >= :first AND b.seq < :stop EXCEPT {IN_TABLE})
-            OR EXISTS ({IN_TABLE} AND f.seq >= :first AND f.seq < :stop EXCEPT {LIVE}))
+       AND (EXISTS ({LIVE_IN_SCOPE} EXCEPT {IN_SCOPE}) OR EXISTS ({IN_SCOPE} EXCEPT {LIVE_IN_SCOPE}))
 """)
 """Whether the batches of a scope are all done, and its parts are not those that the table has."""
 
@@ -111,15 +130,14 @@ ADD_FILES = text(f"""
     SELECT b.job_id, b.part_name, b.seq, b.part_bytes, b.row_count, b.rows_failed, :number
     FROM batches b
     WHERE b.job_id = :id AND b.seq >= :first AND b.seq < :stop AND b.part_name IN (
-        {LIVE} AND b.seq >= :first AND b.seq < :stop EXCEPT {IN_TABLE})
+        {LIVE_IN_SCOPE} EXCEPT {IN_SCOPE})
       AND b.state <> 'split'
 """)
 
 REMOVE_FILES = text(f"""
     UPDATE table_files SET removed = :number
     WHERE job_id = :id AND part_name IN (
-        {IN_TABLE} AND f.seq >= :first AND f.seq < :stop
-        EXCEPT {LIVE} AND b.seq >= :first AND b.seq < :stop)
+        {IN_SCOPE} EXCEPT {LIVE_IN_SCOPE})
 """)
 
 
@@ -170,8 +188,8 @@ def state_of(connection: Connection, commit: TableCommit) -> str:
 def _commit(row: Any) -> TableCommit | None:
     if row is None:
         return None
-    job_id, number, first, stop, *rest = row
-    return TableCommit(job_id, number, Scope(first, stop), *rest)
+    job_id, number, token, first, stop, *rest = row
+    return TableCommit(job_id, number, token, Scope(first, stop), *rest)
 
 
 def due(connection: Connection, job_id: int, *, finished: bool = False) -> list[Scope]:
@@ -213,7 +231,7 @@ def begin(
     connection.execute(statement, {**given, "number": number, "base": base})
     connection.execute(ADD_FILES, {**given, "number": number})
     connection.execute(REMOVE_FILES, {**given, "number": number})
-    return TableCommit(job_id, number, scope, base, "open", None, None)
+    return last(connection, job_id)
 
 
 def _forget_refused(connection: Connection, job_id: int) -> None:
@@ -288,11 +306,25 @@ def in_table(connection: Connection, job_id: int) -> set[str]:
     return set(connection.scalars(text(IN_TABLE), {"id": job_id}))
 
 
-def files_with_errors(connection: Connection, job_id: int) -> list[TableFile]:
-    """The parts that the table has, as the ledger knows it, and that have rows with an error."""
+def run_again(connection: Connection, job_id: int, lost: Sequence[str] = ()) -> list[TableFile]:
+    """The parts that the table has, as the ledger knows it, and whose rows run again: those with an error, or the
+    `lost` ones.
+    """
     statement = text(f"""
         SELECT part_name, bytes, rows, rows_failed FROM table_files
-        WHERE job_id = :id AND rows_failed > 0 AND part_name IN ({IN_TABLE}) ORDER BY seq, part_name
+        WHERE job_id = :id AND part_name IN ({IN_TABLE})
+          AND CASE WHEN :some THEN part_name = ANY(CAST(:lost AS text[])) ELSE rows_failed > 0 END
+        ORDER BY seq, part_name
+    """)
+    given = {"id": job_id, "some": bool(lost), "lost": list(lost)}
+    return [TableFile(*row) for row in connection.execute(statement, given)]
+
+
+def files_in_table(connection: Connection, job_id: int) -> list[TableFile]:
+    """The parts that the table has, as the ledger knows it."""
+    statement = text(f"""
+        SELECT part_name, bytes, rows, rows_failed FROM table_files
+        WHERE job_id = :id AND part_name IN ({IN_TABLE}) ORDER BY seq, part_name
     """)
     return [TableFile(*row) for row in connection.execute(statement, {"id": job_id})]
 

@@ -21,6 +21,7 @@ COMMENT ON TABLE job_tables IS
 CREATE TABLE table_commits (
     job_id bigint NOT NULL REFERENCES jobs (id),
     number integer NOT NULL CHECK (number > 0),
+    token integer NOT NULL DEFAULT 1 + floor(random() * 2147483646),
     first_seq bigint NOT NULL,
     stop_seq bigint NOT NULL,
     base text,
@@ -50,6 +51,7 @@ CREATE TABLE table_files (
 );
 COMMENT ON TABLE table_files IS
     'One row a part that a commit adds to the table, and the later commit that removes it, by their numbers.';
+CREATE INDEX table_files_seq ON table_files (job_id, seq);
 CREATE INDEX table_files_removed ON table_files (job_id, removed) WHERE removed IS NOT NULL;
 """
 

@@ -22,7 +22,8 @@ from nightshift.common.spec import InputSpec
 from nightshift.common.spec.table_uris import DELTA, TableRows, table_rows
 from nightshift.common.storage import FileInfo
 from nightshift.producer.submit.table_input import Added
-from nightshift.producer.tables.input import data_files, delta_log
+from nightshift.producer.tables import delta_log
+from nightshift.producer.tables.input import data_files
 from nightshift.producer.tables.input.rows import bounded, first_rows, ordered
 from nightshift.producer.tables.store_options import storage_options
 

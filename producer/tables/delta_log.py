@@ -59,10 +59,16 @@ def check_place(root: str) -> None:
     """BadInput for a table whose log is not there, lies outside the roots or holds a link: delta-rs would follow
     it.
     """
+    check_log(root)
+    if not storage.list_names(f"{root}/{FOLDER}"):
+        raise BadInput(f"{root} is no Delta table: there is no {FOLDER} in it")
+
+
+def check_log(root: str) -> None:
+    """The same, but that there may be no table yet."""
     log = f"{root}/{FOLDER}"
     storage.check_object(root)
-    if not storage.list_names(log):
-        raise BadInput(f"{root} is no Delta table: there is no {FOLDER} in it")
+    storage.folder_identity(log)
     if not storage.is_local(root):
         return
     folder = Path(log)
