@@ -349,6 +349,18 @@ def test_a_table_that_cannot_be_had_is_refused_at_submit(
         site.start(10)
 
 
+def test_a_table_by_a_relative_path_is_the_same_in_every_folder(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = TableSite(ledger, tmp_path)
+    with monkeypatch.context() as there:
+        there.chdir(tmp_path)
+        site.table_spec = lambda **_: {"format": "delta", "uri": "lake/t/"}  # type: ignore[method-assign]
+        site.start(10)
+    assert site.work(SHOUT) is JobState.COMPLETED
+    assert site.table_ids() == sorted(site.ids)
+
+
 def test_a_delta_table_that_asks_something_of_its_files_is_refused(
     ledger: Ledger, tmp_path: Path
 ) -> None:
