@@ -71,7 +71,7 @@ def _looked_at(spec: JobSpec, settings: Settings) -> tuple[Table, Seen]:
     if root is not None and not spec.output.uri.startswith(f"{root}/"):
         raise BadInput(
             f"output.uri {spec.output.uri} does not lie below the table {root}, whose files its parts become: say "
-            f"output.uri: {root}/{spec.name}"
+            f"output.uri: {root}/_jobs/{spec.name}"
         )
     seen = table.look()
     storage.check_roots(table.places(seen), settings.allowed_roots)
