@@ -65,6 +65,7 @@ HOOK_NAMES = "tests/integration/test_webhook_addresses.py"
 PREEMPT = "tests/faults/test_preempt.py"
 DRAINED = "test_a_drained_worker_gives_its_work_to_others_and_serves_again_when_it_may"
 GROWTH = "tests/integration/test_growth.py"
+STRANGERS = "tests/integration/test_table_strangers.py"
 TABLES = "tests/integration/test_table_commits.py"
 
 MUTANTS = (
@@ -1094,11 +1095,47 @@ MUTANTS = (
         (f"{HOOKS}::test_an_address_is_not_removed_between_the_end_of_a_batch_and_its_commit",),
     ),
     Mutant(
+        "fence of a commit that is refused",
+        "producer/tables/commit.py",
+        "                    self._table.fence(seen, self._app, commit.fence)\n",
+        "                    break\n",
+        (
+            f"{STRANGERS}::test_a_reaper_that_stood_still_until_its_commit_was_refused_writes_nothing",
+        ),
+    ),
+    Mutant(
+        "question whether the table is the one that the ledger knows",
+        "producer/tables/commit.py",
+        "            if (why := misplaced(mark, commit, done)) is not None:",
+        "            if (why := None) is not None:",
+        (f"{STRANGERS}::test_a_table_that_was_dropped_under_a_job_is_not_filled_with_the_rest",),
+    ),
+    Mutant(
+        "merge of files below the table alone",
+        "producer/tables/delta.py",
+        "        self._check_own(handle)\n",
+        "",
+        (f"{STRANGERS}::test_a_delta_merge_reads_no_file_that_does_not_lie_below_the_table",),
+    ),
+    Mutant(
+        "newer answers in the table of a merge that is retried",
+        "producer/tables/commit.py",
+        "rows = _RowsOfParts(self._parts, add, remove)",
+        "rows = _RowsOfParts(self._parts, add, [])",
+        (f"{STRANGERS}::test_a_retry_of_a_merge_puts_no_old_answer_over_a_newer_one",),
+    ),
+    Mutant(
+        "files of a tag",
+        "producer/tables/keep.py",
+        "table.held(table.look())",
+        "table.names(table.look())",
+        (f"{STRANGERS}::test_delete_with_output_leaves_the_files_of_a_tag",),
+    ),
+    Mutant(
         "question to the table whether it has a commit",
         "producer/tables/commit.py",
-        "            if self._table.number(seen, self._app) >= commit.number:\n"
-        "                return seen.version\n",
-        "",
+        "            if mark == commit.mark:\n                return seen.version\n            with self._ledger",
+        "            with self._ledger",
         (f"{TABLES}::test_a_commit_whose_reaper_died_before_the_ledger_knew_is_not_made_again",),
     ),
     Mutant(
@@ -1147,9 +1184,9 @@ MUTANTS = (
     ),
     Mutant(
         "end of an open commit before a job closes",
-        "producer/tables/commit.py",
-        "    work.finish_begun()\n    with ledger.transaction() as connection:\n        ends_well",
-        "    with ledger.transaction() as connection:\n        ends_well",
+        "producer/reaper/finish.py",
+        '    for step in wings.offered("resume"):\n        step(ledger, job, settings)\n',
+        "",
         (
             f"{TABLES}::test_the_open_commit_of_a_job_that_failed_meanwhile_is_ended_before_the_job_closes",
         ),
@@ -1208,8 +1245,8 @@ MUTANTS = (
     Mutant(
         "parts below the root of their table",
         "producer/tables/checks.py",
-        '        if not spec.output.uri.startswith(f"{root}/"):',
-        "        if not spec.output.uri:",
+        '    if root is not None and not spec.output.uri.startswith(f"{root}/"):',
+        "    if root is not None and not spec.output.uri:",
         (f"{TABLES}::test_a_table_that_cannot_be_had_is_refused_at_submit",),
     ),
     Mutant(
@@ -1224,8 +1261,8 @@ MUTANTS = (
     Mutant(
         "overwrite refused until a person runs the failed job again",
         "producer/tables/checks.py",
-        "            if job.state is JobState.FAILED and has_none:",
-        "            if has_none:",
+        "        if overtake and has_none and was_refused and job.state is JobState.FAILED:",
+        "        if has_none:",
         (
             f"{TABLES}::test_overwrite_that_was_refused_before_its_job_failed_goes_on_by_no_retry_of_failed_rows",
         ),
@@ -1260,8 +1297,8 @@ MUTANTS = (
     Mutant(
         "retry refused where somebody compacted its parts away",
         "producer/tables/checks.py",
-        "    if gone and (gone := _gone(ledger, job, settings)):",
-        "    if gone and not gone:",
+        "    if gone:\n        raise BadInput(",
+        "    if gone and not gone:\n        raise BadInput(",
         (f"{TABLES}::test_a_retry_is_refused_where_somebody_compacted_its_parts_away",),
     ),
     Mutant(
@@ -1276,12 +1313,8 @@ MUTANTS = (
     Mutant(
         "retry that waits for an open commit before it asks the table",
         "producer/retry.py",
-        "    under_way.wait(ledger, job.id)\n"
-        '    for check in wings.offered("before_retry"):\n'
-        "        check(ledger, job, settings or Settings())\n",
-        '    for check in wings.offered("before_retry"):\n'
-        "        check(ledger, job, settings or Settings())\n"
-        "    under_way.wait(ledger, job.id)\n",
+        '    under_way.wait(ledger, job.id)\n    for check in wings.offered("before_retry"):\n',
+        '    for check in wings.offered("before_retry"):\n',
         (f"{TABLES}::test_a_change_waits_for_the_end_of_an_open_commit",),
     ),
     Mutant(

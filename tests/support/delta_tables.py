@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nightshift.producer.tables.input.delta_log import RFC_1924, Z85
+from nightshift.producer.tables.delta_log import RFC_1924, Z85
 
 VECTORS = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
 
