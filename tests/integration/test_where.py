@@ -27,7 +27,7 @@ from nightshift.producer.verify import verify as verifier
 from nightshift.producer.verify.verify import verify
 from nightshift.producer.views import tables
 from tests.integration.test_growth import SHOUT, Grown
-from tests.integration.test_retry import moody
+from tests.integration.test_retry import agreed, moody
 from tests.support.fleet import function_spec
 
 pytestmark = pytest.mark.slow
@@ -114,7 +114,7 @@ def test_the_rows_that_match_run_and_everybody_counts_the_others(
     assert [row["id"] for row in site.output()] == [
         f"a-{at}" if at < 30 else f"b-{at - 30}" for at in wanted
     ]
-    assert verify(site.ledger, site.job) == []
+    assert agreed(site.ledger, site.job, site.folder) == {}
     assert f"{left_out} rows left out by input.where" in site.said("batches")
     manifest = site.manifest()
     assert (manifest["rows_total"], manifest["rows"], manifest["complete"]) == (

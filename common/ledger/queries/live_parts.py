@@ -145,11 +145,14 @@ def finished_rows(
 
 
 WHOLE = text("""
-    SELECT coalesce(bool_and(part_name IS NOT NULL AND redo IS NULL), false) AS is_whole,
+    SELECT coalesce(bool_and(part_name IS NOT NULL AND redo IS NULL), false)
+               AND sum(row_count) = max(upper(rows)) AS is_whole,
            coalesce(sum(row_count), 0) AS rows
     FROM batches WHERE job_id = :id AND state <> 'split'
 """)
-"""Whether every row of a job has a line that counts, and how many rows the job has."""
+"""Whether every row of a job has a line that counts and no number between them is left out, and how many rows the job
+has.
+"""
 
 
 def count_finished(connection: Connection, job_id: int) -> int:
