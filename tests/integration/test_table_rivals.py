@@ -36,7 +36,7 @@ def prepared(site: TableSite) -> tuple[Table, Change]:
         assert begun is not None
         add, _ = table_commits.files(connection, begun)
     app = commit.app_of(site.ledger, site.job)
-    return table_of(site), Change(app, begun.number, parts.schema, add=parts.checked(add))
+    return table_of(site), Change(app, begun.mark, parts.schema, add=parts.checked(add))
 
 
 def table_of(site: TableSite) -> Table:
@@ -61,7 +61,7 @@ def test_of_two_commits_to_the_version_that_both_have_seen_one_is_made(
     with pytest.raises(CommitLost):
         rival.commit(second, change)
     seen = rival.look()
-    assert (seen.version, rival.number(seen, change.app)) == (version, 1)
+    assert (seen.version, rival.mark(seen, change.app)) == (version, change.mark)
     assert site.table_ids() == sorted(site.ids)
     assert site.finish() is JobState.COMPLETED
     assert site.table_ids() == sorted(site.ids)
