@@ -15,3 +15,8 @@ def route(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _is_urgent(text: str) -> bool:
     return "!" in text or text.lower().startswith("urgent")
+
+
+def answer(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the team says at once."""
+    return [{"answer": f"{row['ticket']}: {row['team']} calls you back."} for row in rows]

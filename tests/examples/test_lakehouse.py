@@ -59,6 +59,12 @@ def test_jobs_append_to_a_delta_table_and_a_retry_replaces_a_part(
     assert status["table"]["rows"] == 8
     lake.nightshift("verify", "march")
 
+    said = lake.nightshift("run", "urgent.yaml")
+    assert "10 rows left out by input.where" in said
+    lake.nightshift("collect", "urgent", "--to", "urgent.jsonl")
+    lines = (lake.folder / "urgent.jsonl").read_text().splitlines()
+    assert [json.loads(line)["team"] for line in lines] == ["software", "software"]
+
 
 def test_the_same_rows_are_in_an_iceberg_table(example: Callable[[str], Example]) -> None:
     lake = example("lakehouse")
