@@ -34,6 +34,8 @@ from tests.support import delta_tables
 from tests.support.fleet import function_spec, output_ids
 from tests.support.rest_catalog import RestCatalogServer
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     import s3fs
 

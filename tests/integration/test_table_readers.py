@@ -21,6 +21,8 @@ from tests.integration.test_retry import number
 from tests.support import other_duckdb
 from tests.support.lake import TableSite, opened
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = {
     "n": "int64",
     "small": "int32",

@@ -18,6 +18,8 @@ from tests.integration.test_retry import moody
 from tests.support.lake import TableSite, everywhere, opened
 from tests.support.object_store import ObjectStore
 
+pytestmark = pytest.mark.slow
+
 SHOUT = moody()
 
 

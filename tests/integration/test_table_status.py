@@ -16,6 +16,8 @@ from tests.integration.test_retry import moody
 from tests.support import console_site
 from tests.support.lake import TableSite, opened
 
+pytestmark = pytest.mark.slow
+
 SHOUT = moody()
 
 

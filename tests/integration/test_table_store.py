@@ -14,6 +14,8 @@ from nightshift.producer.tables.catalogs import load_table, open_catalog
 from nightshift.producer.tables.store_options import storage_options
 from tests.support.object_store import ObjectStore
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     import s3fs
 

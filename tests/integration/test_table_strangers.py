@@ -25,6 +25,8 @@ from nightshift.producer.tables.table import CommitLost, CommitRefused
 from tests.integration.test_retry import Function, moody, number
 from tests.support.lake import NAME, TableSite, opened
 
+pytestmark = pytest.mark.slow
+
 SHOUT = moody()
 
 UNIQUE = {"unique_id": True}

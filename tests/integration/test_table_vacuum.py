@@ -9,6 +9,8 @@ from nightshift.common.states import JobState
 from tests.integration.test_retry import moody
 from tests.support.lake import TableSite
 
+pytestmark = pytest.mark.slow
+
 SHOUT = moody()
 
 
