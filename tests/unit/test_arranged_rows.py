@@ -474,7 +474,7 @@ def test_two_threads_that_arrange_one_input_sort_it_once(
     spec = spec_of(tmp_path, write_lines(tmp_path / "rows.jsonl", documents()))
     plan, sorts = plan_of(spec), list[int]()
     both_looked = threading.Barrier(2, timeout=120)
-    places = copy._places
+    places = copy.places
 
     def write(*given: Any) -> None:
         both_looked.wait()  # both have found that there is no copy
@@ -486,7 +486,7 @@ def test_two_threads_that_arrange_one_input_sort_it_once(
 
     copy_write = copy.write
     monkeypatch.setattr(copy, "write", write)
-    monkeypatch.setattr(copy, "_places", counted)
+    monkeypatch.setattr(copy, "places", counted)
     with ThreadPoolExecutor(2) as threads:
         found = list(threads.map(lambda _: ordered(spec, plan), range(2)))
     assert sorts == [1]

@@ -174,7 +174,7 @@ def test_too_little_memory_is_an_outage_and_no_damage(source, monkeypatch, limit
 def test_pieces_of_an_earlier_stream_of_another_size_are_left_alone(source):
     cache, asked = ReadCache(2**20), batches(source)
     read(asked[20], cache)
-    footer = reader._footer(source, cache)
+    footer = reader.footer_of(source, cache)
     footer.group_bytes[0, ("id", "text")] = 64 * 2**20
     cache._streams.clear()
     read(asked[3], cache)
