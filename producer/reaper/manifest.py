@@ -123,14 +123,15 @@ def _head(ledger: Ledger, job: Job, progress: Row, end: JobState) -> dict[str, o
     }
 
 
-def _input_table(job: Job, taken: int | None) -> dict[str, object]:
+def _input_table(job: Job, taken: tuple[int, str] | None) -> dict[str, object]:
     """The table that the job has read, the version of its submit, and that up to which it has what came later."""
     table = job.spec.input.table
     if table is None:
         return {}
     version = job.spec.input.version
-    last = version if taken is None else taken
-    return {"input_table": {"uri": table, "version": version, "appended_until": last}}
+    last, number = taken or (version, None)
+    facts = {"uri": table, "id": number, "version": version, "appended_until": last}
+    return {"input_table": facts}
 
 
 def file_facts(file: SourceFile) -> dict[str, object]:

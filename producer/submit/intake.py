@@ -329,6 +329,10 @@ def ask_wings(intake: Intake) -> None:
         raise BadInput("output.table needs the folder producer/tables, which is not here")
     found = [check(intake.spec, intake.plan.schema, intake.settings) for check in asked]
     intake.notes = [note for note in found if note is not None]
+    if intake.table is not None:
+        version = intake.spec.input.version
+        assert version is not None
+        intake.notes.append(table_input.Noted(version, intake.table.identity()))
 
 
 def check_fit(intake: Intake) -> None:

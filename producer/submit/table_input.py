@@ -11,7 +11,7 @@ from typing import BinaryIO, Protocol
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats.format import Copy
-from nightshift.common.ledger import Ledger
+from nightshift.common.ledger import Connection, Ledger
 from nightshift.common.ledger.jobs import input_versions, jobs, watches
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings, load_settings
@@ -37,6 +37,9 @@ class InputTable(Protocol):
     """A table, open. What it opens is held to the roots around the caller. Its methods raise BadInput and
     StorageUnavailable.
     """
+
+    def identity(self) -> str:
+        """The id of the table: one that is made anew under its name has another id."""
 
     def newest(self) -> int:
         """The newest version; BadInput for a table that never had one."""
@@ -115,6 +118,18 @@ def _at(spec: JobSpec, version: int | None) -> JobSpec:
     return spec.model_copy(update={"input": spec.input.model_copy(update={"version": version})})
 
 
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Notes with a new job which table it reads."""
+
+    version: int
+    table_id: str
+
+    def __call__(self, connection: Connection, job_id: int) -> None:
+        """In the transaction that stores the job."""
+        input_versions.note(connection, job_id, self.version, self.table_id)
+
+
 def listed(spec: JobSpec, table: InputTable, settings: Settings, ledger: Ledger | None) -> Listing:
     """What the job of a spec reads of its version, or has planned already."""
     known = None
@@ -163,9 +178,15 @@ def _added(
     ledger keeps the later version.
     """
     with ledger.transaction() as connection:
-        after = input_versions.get(connection, job.id)
-    after = job.spec.input.version if after is None else after
-    assert after is not None
+        taken = input_versions.get(connection, job.id)
+    assert taken is not None
+    after, table_id = taken
+    if table.identity() != table_id:
+        why = (
+            f"{job.spec.input.table} is another table than the one that job {job.id} reads: somebody made it anew; a "
+            "job of its own reads it"
+        )
+        return after, Added([], after, (table.newest(), why))
     found = table.added(after, _columns(job.spec), known.__contains__)
     if not found.files and found.until != after:
         with ledger.transaction() as connection:

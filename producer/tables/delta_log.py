@@ -35,6 +35,9 @@ _DIGITS = str.maketrans(Z85, RFC_1924)
 
 CHECKPOINT = ".checkpoint"
 
+VERSION_DIGITS = 20
+"""Length of the version at the beginning of a name in the log."""
+
 ABSOLUTE = ("file:///", "s3://", "s3a://")
 
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -153,11 +156,16 @@ def check_files(root: str, named: Iterable[Named], read: Collection[str]) -> Non
                     ) from error
 
 
-def named_files(root: str) -> Iterator[Named]:
-    """Every file that any version in the log adds."""
+def named_files(root: str, until: int | None = None) -> Iterator[Named]:
+    """Every file that any version in the log adds, or versions up to one. What lies beside checkpoints says no
+    version, and counts always.
+    """
     log = f"{root}/{FOLDER}"
     for folder in (log, f"{log}/_sidecars"):
         for name in storage.list_names(folder):
+            number = name[:VERSION_DIGITS]
+            if folder == log and until is not None and number.isdigit() and int(number) > until:
+                continue
             if name.endswith(".json"):
                 yield from _of_lines(f"{folder}/{name}")
             elif name.endswith(".parquet"):

@@ -1,6 +1,7 @@
 """Jobs over tables: which rows they read, that a version stays the version, and what is refused."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,8 @@ class Lake(Site):
     def taken(self) -> int | None:
         """Up to which version the job has everything."""
         with self.ledger.transaction() as connection:
-            return input_versions.get(connection, self.job_id)
+            found = input_versions.get(connection, self.job_id)
+        return None if found is None else found[0]
 
     def done(self) -> list[str]:
         """All rows are run; the ids in the output."""
@@ -230,6 +232,7 @@ def test_a_plain_table_is_read_from_its_own_files(lake: Lake) -> None:
     assert sorted(lake.done()) == sorted(ids("a", 15) + ids("b", 5))
     assert lake.copies() == []
     manifest = json.loads((lake.folder / "out" / "_manifest.json").read_text())
+    assert manifest["input_table"].pop("id")
     assert manifest["input_table"] == {
         "uri": lake.uri,
         "version": lake.version,
@@ -726,6 +729,81 @@ def test_an_iceberg_file_outside_the_roots_is_refused(iceberg: IcebergLake) -> N
     iceberg.table.add_files([f"file://{iceberg.folder}/secret.parquet"])
     with pytest.raises(BadInput, match=OUTSIDE):
         iceberg.take()
+
+
+# ---------------------------------------------------------------- tables that change under a job
+
+
+def test_a_copy_that_is_made_again_has_the_order_that_was_planned(delta: DeltaLake) -> None:
+    """A vector that somebody adds later makes delta-rs read the table, in another order than its files."""
+    late = rows("a", 15).take(list(range(14, -1, -1)))
+    delta.make(late.append_column("day", pa.array(["d"] * 15)), partition_by=["day"])
+    known = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **delta_tables.VECTORS}}
+    delta_tables.commit(delta.root, known)
+    delta.begin()
+    delta.run(SHOUT, most=1)
+    [path] = [each["add"]["path"] for each in delta_tables.actions(delta.root, 0) if "add" in each]
+    vector = delta_tables.absolute_vector(delta.root / "vector.bin", [0])
+    again = delta_tables.added(
+        delta.root, path, partitionValues={"day": "d"}, deletionVector=vector
+    )
+    delta_tables.commit(delta.root, delta_tables.removed(path), again)
+    for copy in delta.copies():
+        copy.unlink()
+    delta.begin()
+    assert sorted(delta.done()) == sorted(ids("a", 15))
+
+
+def test_rows_that_a_later_version_adds_with_a_vector_are_not_taken(delta: DeltaLake) -> None:
+    delta.make(rows("a", 15))
+    delta.begin()
+    delta.append(rows("b", 5))
+    [path] = [each["add"]["path"] for each in delta_tables.actions(delta.root, 1) if "add" in each]
+    vector = delta_tables.absolute_vector(delta.root / "vector.bin", [0, 1])
+    known = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **delta_tables.VECTORS}}
+    again = delta_tables.added(delta.root, path, deletionVector=vector)
+    log = delta_tables.log_file(delta.root, 1)
+    log.write_text(f"{json.dumps(known)}\n{json.dumps(again)}\n")
+    taken = delta.take()
+    assert taken.appended == NOTHING
+    assert "deletion vectors" in str(taken.linked_twice)
+
+
+def test_a_table_that_is_made_anew_under_its_name_is_another_one(lake: Lake) -> None:
+    lake.begin()
+    lake.done()
+    if isinstance(lake, DeltaLake):
+        shutil.rmtree(lake.root)
+        lake.make(rows("x", 4))
+    else:
+        assert isinstance(lake, IcebergLake)
+        lake.catalog.drop_table("shop.reviews")
+        lake.catalog.create_table("shop.reviews", rows("x", 4).schema)
+        lake.append(rows("x", 4))
+    lake.append(rows("y", 3))
+    taken = lake.take()
+    assert taken.appended == NOTHING
+    assert "is another table" in str(taken.linked_twice)
+
+
+def test_an_iceberg_table_that_names_a_file_twice_is_refused(iceberg: IcebergLake) -> None:
+    iceberg.make(rows("a", 15))
+    [task] = iceberg.table.scan().plan_files()
+    iceberg.table.add_files([task.file.file_path], check_duplicate_files=False)
+    with pytest.raises(BadInput, match="twice: its rows would count twice"):
+        iceberg.begin()
+
+
+def test_versions_before_one_that_is_gone_are_taken(delta: DeltaLake) -> None:
+    delta.make(rows("a", 15))
+    delta.begin()
+    delta.append(rows("b", 5))
+    delta.append(rows("c", 3))
+    [gone] = [each["add"]["path"] for each in delta_tables.actions(delta.root, 2) if "add" in each]
+    (delta.root / gone).unlink()
+    taken = delta.take()
+    assert taken.appended.rows == 5
+    assert "is gone, as after a vacuum" in str(taken.linked_twice)
 
 
 # ---------------------------------------------------------------- newer versions

@@ -11,10 +11,11 @@ depends_on = None
 TABLE = """
 CREATE TABLE input_versions (
     job_id bigint PRIMARY KEY REFERENCES jobs ON DELETE CASCADE,
-    version bigint NOT NULL
+    version bigint NOT NULL,
+    table_id text NOT NULL
 );
 COMMENT ON TABLE input_versions IS
-    'Up to which version of its table a job has all rows that versions have added; no row where that is the version of its submit.';
+    'Which table a job reads, by the id that the table says, and up to which version the job has all rows that versions have added.';
 """
 
 

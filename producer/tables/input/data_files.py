@@ -13,10 +13,19 @@ from nightshift.common.errors import BadInput
 from nightshift.common.formats.streams import content_errors
 from nightshift.common.storage import FileInfo
 
+NO_WAY_ON = (
+    "the job takes no later version either; a job of its own reads the newest version as a whole"
+)
+"""What follows where the rows of a version cannot be read any more."""
+
 THREADS = 16
 """Files that are looked at at once: on object stores the waiting costs most."""
 
 T = TypeVar("T")
+
+
+class FileGone(BadInput):
+    """A file of a version is not there any more."""
 
 
 def infos(uris: Sequence[str], version: str) -> list[FileInfo]:
@@ -42,7 +51,7 @@ def there(uri: str, version: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise BadInput(
+        raise FileGone(
             f"{version} can be read no longer: its file {uri} is gone, as after a vacuum"
         ) from error
 

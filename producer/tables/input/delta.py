@@ -24,6 +24,7 @@ from nightshift.common.storage import FileInfo
 from nightshift.producer.submit.table_input import Added
 from nightshift.producer.tables import delta_log
 from nightshift.producer.tables.input import data_files
+from nightshift.producer.tables.input.data_files import NO_WAY_ON, FileGone
 from nightshift.producer.tables.input.rows import bounded, first_rows, ordered
 from nightshift.producer.tables.store_options import storage_options
 
@@ -34,6 +35,10 @@ VECTORS = "deletionVectors"
 
 PARQUET = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
 """Spark writes timestamps in 96 bits."""
+
+
+BY_ID = "/by-id"
+"""Ends the fingerprint of rows that delta-rs reads, and that are put in the order of their ids."""
 
 
 class DeltaInput:
@@ -67,7 +72,7 @@ class DeltaInput:
                     f"{self.uri} deletes rows by vectors or maps columns, and is read in no certain order: "
                     "name the column that tells its rows apart as input.id"
                 )
-            return [self._copied(table, TableRows(self.uri, version, False))]
+            return [self._copied(table, TableRows(self.uri, version, False), BY_ID)]
         if not self._are_plain(table, uris, columns):
             return [self._copied(table, TableRows(self.uri, version, False))]
         return data_files.infos(uris, self._named_version(table))
@@ -84,8 +89,11 @@ class DeltaInput:
                 return Added(found, version - 1, (version, str(why)))
             adds = [action["add"] for action in actions if _changes(action.get("add"))]
             uris = [delta_log.data_uri(self.root, add["path"]) for add in adds]
-            found += self._not_known(version, uris, columns, is_known)
-        return Added(found, self.newest())
+            try:
+                found += self._not_known(version, uris, columns, is_known)
+            except FileGone as error:
+                return Added(found, version - 1, (version, f"{error}: {NO_WAY_ON}"))
+        return Added(found, max(after, self.newest()))
 
     def copy(
         self, info: FileInfo, spec_input: InputSpec, limit: int | None, sink: BinaryIO
@@ -94,11 +102,13 @@ class DeltaInput:
         rows = table_rows(info.uri)
         assert rows is not None
         table = self._at(rows.version)
-        if str(table.metadata().id) != info.fingerprint:
+        number, _, order = info.fingerprint.partition(BY_ID[0])
+        if str(table.metadata().id) != number:
             raise BadInput(f"{self.uri} is another table than the one that was read before")
         schema = pa.schema(table.schema().to_arrow())
         added = self._added(table)
-        native = not rows.is_appended and self._is_native(table, list(added))
+        # As it was decided when the rows were planned: the numbers of rows stand on their order.
+        native = bool(order)
         if native:
             delta_log.check_files(self.root, self._named, added.keys())
         with self._errors():
@@ -133,6 +143,11 @@ class DeltaInput:
             return f"{which} is no longer in its log, and nobody can tell what it added"
         if any(_changes(action.get("remove")) for action in actions):
             return f"{which} deletes or changes rows that jobs have read: its rows are not taken, nor later ones"
+        if any(
+            _changes(add := action.get("add")) and add and add.get("deletionVector")
+            for action in actions
+        ):
+            return f"{which} adds files of which some rows are deleted (deletion vectors): its rows are not taken, nor later ones"
         if self._mapping(self._newest) and any(_changes(action.get("add")) for action in actions):
             return f"{which} maps columns, and rows of such a table are taken at submit alone"
         return None
@@ -151,14 +166,20 @@ class DeltaInput:
     def _named(self) -> list[delta_log.Named]:
         return list(delta_log.named_files(self.root))
 
+    def identity(self) -> str:
+        """The id of the table."""
+        return str(self._newest.metadata().id)
+
     def _is_native(self, table: Any, uris: Sequence[str]) -> bool:
         """Whether delta-rs must read the rows: columns are mapped, or rows may be deleted by a vector."""
         if self._mapping(table):
             return True
         if VECTORS not in (table.protocol().reader_features or ()):
             return False
+        # Up to this version alone: the answer stays the same whatever comes later.
+        named = delta_log.named_files(self.root, int(table.version()))
         with_vector = {
-            delta_log.data_uri(self.root, each.path) for each in self._named if each.has_vector
+            delta_log.data_uri(self.root, each.path) for each in named if each.has_vector
         }
         return not with_vector.isdisjoint(uris)
 
@@ -179,10 +200,10 @@ class DeltaInput:
         )
 
     @staticmethod
-    def _copied(table: Any, rows: TableRows) -> FileInfo:
+    def _copied(table: Any, rows: TableRows, order: str = "") -> FileInfo:
         sizes = pa.table(table.get_add_actions())
         total = sum(sizes.column("size_bytes").to_pylist())
-        return FileInfo(rows.uri, total, str(table.metadata().id))
+        return FileInfo(rows.uri, total, f"{table.metadata().id}{order}")
 
     def _added(self, table: Any) -> dict[str, dict[str, Any]]:
         """The data files of a version by address, each with the values of the partition columns."""
@@ -194,10 +215,15 @@ class DeltaInput:
             else [{}] * actions.num_rows
         )
         paths = actions.column("path").to_pylist()
-        return {
+        found = {
             delta_log.data_uri(self.root, path): part or {}
             for path, part in zip(paths, parts, strict=True)
         }
+        if len(found) < len(paths):
+            raise BadInput(
+                f"{self._named_version(table)} names a file twice, by two names: its rows would count twice"
+            )
+        return found
 
     def _read(
         self, added: dict[str, dict[str, Any]], partitions: Sequence[str], schema: pa.Schema

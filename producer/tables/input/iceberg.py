@@ -5,6 +5,7 @@ them is deleted. Rows of other tables are copied by pyiceberg, in the order of t
 memory at a time. pyiceberg opens every file by our storage.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from typing import Any, BinaryIO
@@ -20,6 +21,7 @@ from nightshift.common.storage import FileInfo, resolve
 from nightshift.producer.submit.table_input import Added
 from nightshift.producer.tables import catalogs
 from nightshift.producer.tables.input import data_files
+from nightshift.producer.tables.input.data_files import NO_WAY_ON, FileGone
 from nightshift.producer.tables.input.rows import bounded, first_rows
 
 FIELD_ID = b"PARQUET:field_id"
@@ -45,6 +47,10 @@ class IcebergInput:
             raise BadInput(f"{self.uri} has no rows: nothing was ever written to it")
         return int(snapshot.snapshot_id)
 
+    def identity(self) -> str:
+        """The id of the table."""
+        return str(self._table.metadata.table_uuid)
+
     def check(self, version: int) -> None:
         """BadInput for a snapshot that is not there, or is there no longer."""
         self._snapshot(version)
@@ -57,6 +63,7 @@ class IcebergInput:
             self._refuse_equality_deletes(version)
             tasks = list(self._table.scan(snapshot_id=version).plan_files())
             files = [task.file for task in tasks]
+            _refuse_doubles(files, f"snapshot {version} of {self.uri}")
             if any(task.delete_files for task in tasks) or not self._are_plain(
                 files, version, columns
             ):
@@ -81,7 +88,10 @@ class IcebergInput:
                 version = int(snapshot.snapshot_id)
                 kind = snapshot.summary.operation.value if snapshot.summary else "overwrite"
                 if kind == "append":
-                    found += self._not_known(snapshot, columns, is_known)
+                    try:
+                        found += self._not_known(snapshot, columns, is_known)
+                    except FileGone as error:
+                        return Added(found, until, (version, f"{error}: {NO_WAY_ON}"))
                 elif kind != "replace":
                     why = (
                         f"snapshot {version} of {self.uri} deletes or changes rows that jobs have read ({kind}): "
@@ -156,6 +166,7 @@ class IcebergInput:
         if is_known(rows.uri):
             return []
         files = self._appended(snapshot)
+        _refuse_doubles(files, f"snapshot {version} of {self.uri}")
         new = [file for file in files if not is_known(_address(file))]
         if not new:
             return []
@@ -225,6 +236,16 @@ def _is_column(found: pa.Field, field: Any) -> bool:
     """
     number = (found.metadata or {}).get(FIELD_ID)
     return number == str(field.field_id).encode() and not pa.types.is_nested(found.type)
+
+
+def _refuse_doubles(files: Sequence[Any], which: str) -> None:
+    """BadInput for a data file that stands twice in a table, as a writer leaves it that tries a lost commit again."""
+    counted = Counter(map(_address, files))
+    doubled = next((uri for uri, count in counted.items() if count > 1), None)
+    if doubled is not None:
+        raise BadInput(
+            f"{which} names the file {doubled} twice: its rows would count twice; take one of them out of the table first"
+        )
 
 
 def _address(file: Any) -> str:
