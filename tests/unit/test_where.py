@@ -179,7 +179,7 @@ REFUSED = [
     ("x\0 = 1", "NUL"),
     ("x = '\ud800'", "half"),
     ("x = 'a' 'b'", "syntax error"),
-    ("(" * 5000 + "x" + ")" * 5000, "no condition|depth"),
+    ("(" * 5000 + "x" + ")" * 5000, "no condition|nested deeper"),
     ("NOT " * 150 + "x", "deeper"),
     (f"x = '{'a' * MOST_CHARACTERS}'", "characters"),
     ("list_filter(x, y -> y = 1)", "list_filter"),
@@ -579,3 +579,19 @@ def test_nothing_is_known_of_int96_or_of_another_type_than_the_planned_one(tmp_p
     found = statistics.facts(footer, 0, column, pa.timestamp("ns"))
     assert found is None or found.low is None
     assert statistics.facts(footer, 0, column, pa.int64()) is None
+
+
+@pytest.mark.parametrize("brackets", ["(", "[", "{", "f("])
+def test_a_condition_that_is_nested_deep_is_refused_before_it_is_parsed(
+    brackets: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nightshift.common.where import parse as room
+
+    monkeypatch.setattr(room, "_serialized", lambda *_: pytest.fail("it was parsed"))
+    with pytest.raises(BadInput, match="nested deeper than 100 levels"):
+        parse(brackets * 20_000 + "1")
+
+
+def test_brackets_in_quotes_are_no_nesting() -> None:
+    text = "(" * 500
+    assert parse(f"name = '{text}' OR \"{text}\" = 'it''s'")
