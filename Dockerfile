@@ -48,7 +48,7 @@ FROM build AS control-packages
 RUN --mount=type=cache,target=/var/cache/uv \
     uv venv /opt/nightshift \
     && uv pip install --python /opt/nightshift --compile-bytecode --constraint constraints.txt \
-        --requirement pyproject.toml --extra s3 --extra gcs --extra serve
+        --requirement pyproject.toml --extra s3 --extra gcs --extra serve --extra delta --extra iceberg
 
 
 FROM build AS worker-cpu-packages
