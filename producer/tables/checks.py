@@ -48,10 +48,13 @@ def check_job(
     if spec.output.table is None:
         return None
     table, seen = _looked_at(spec, settings)
-    known = output_schema.output_schema(spec, inputs) or output_schema.bare_schema(spec, inputs)
+    whole = output_schema.output_schema(spec, inputs)
+    known = output_schema.bare_schema(spec, inputs) if whole is None else whole
     mode = spec.output.table.mode
+    # Columns that only the first answers say may be those that the table has beside the known ones.
+    merges = mode == "merge" and whole is not None
     why = table.misfit(
-        seen, written_schema(known), replaces=mode == "overwrite", merges=mode == "merge"
+        seen, written_schema(known), replaces=mode in ("overwrite", "merge"), merges=merges
     )
     if why is not None:
         raise BadInput(f"the rows do not fit the table {spec.output.table.title}: {why}")

@@ -201,6 +201,14 @@ def test_a_merge_has_a_value_for_each_column_of_the_table(site: TableSite) -> No
         site.start(20, name="second", of_input=UNIQUE, mode="merge")
 
 
+def test_a_merge_of_columns_that_the_first_answers_say_is_no_mistake(site: TableSite) -> None:
+    site.start(20, name="first", of_input=UNIQUE)
+    site.work(SHOUT)
+    site.start(30, name="second", of_input=UNIQUE, schema=None, mode="merge")
+    assert site.work(SHOUT) is JobState.COMPLETED
+    assert len(site.table_ids()) == 30
+
+
 def test_a_merge_finds_the_columns_of_a_table_in_any_order(site: TableSite) -> None:
     site.start(20, name="first", of_input=UNIQUE, schema={"b": "string", "a": "int64"})
     site.work(lambda rows: [{"b": "x", "a": 1} for _ in rows])
