@@ -16,6 +16,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
 from nightshift.common.text import first_few
+from nightshift.producer.submit.append_command import within_job
 from nightshift.producer.tables import commit
 from nightshift.producer.tables.data_files import PartsOfTable
 from nightshift.producer.tables.table import Seen, Table
@@ -95,7 +96,7 @@ def check_retry(
     """
     if job.spec.output.table is None:
         return
-    with commit.within_walls(job, settings):
+    with within_job(job, settings):
         gone = _gone(ledger, job, settings, lost, overtake=overtake)
         # Once more: a commit of the job between the look at the table and the question to the ledger takes parts out,
         # too.

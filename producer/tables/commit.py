@@ -19,9 +19,8 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 
-import pyarrow as pa
 import structlog
 
 from nightshift.common import storage
@@ -40,6 +39,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec.tables import TableSpec
 from nightshift.common.states import JobState
 from nightshift.common.text import first_few, one_line
+from nightshift.producer.submit.append_command import within_job
 from nightshift.producer.tables.data_files import PartsOfTable
 from nightshift.producer.tables.delta import DeltaTables
 from nightshift.producer.tables.iceberg import IcebergTables
@@ -80,20 +80,10 @@ def app_of(ledger: Ledger, job: Job) -> str:
         return f"{schema.ledger_id(connection)}.{job.id}"
 
 
-@contextmanager
-def within_walls(job: Job, settings: Settings) -> Iterator[None]:
-    """Holds what is opened inside to the roots of this process and to those of the job."""
-    with (
-        storage.within(settings.allowed_roots or None, storage.SETTING),
-        storage.within(job.roots, storage.OF_JOB),
-    ):
-        yield
-
-
 def resume(ledger: Ledger, job: Job, settings: Settings) -> None:
     """Goes on with a commit of a job that another process began, before anything else is done to its files."""
     if job.spec.output.table is not None:
-        with within_walls(job, settings):
+        with within_job(job, settings):
             _Commits(ledger, job, settings).finish_begun()
 
 
@@ -106,7 +96,7 @@ def commit_job(ledger: Ledger, job: Job, settings: Settings) -> None:
     with ledger.transaction() as connection:
         ends_well = job_end.open_work(connection, job.id).end is JobState.COMPLETED
     if ends_well:
-        with within_walls(job, settings):
+        with within_job(job, settings):
             _Commits(ledger, job, settings).commit_due()
 
 
@@ -122,28 +112,12 @@ def commit_finished(ledger: Ledger, settings: Settings) -> None:
         if job is None or job.spec.output.table is None or job.output_schema is None:
             continue
         try:
-            with within_walls(job, settings):
+            with within_job(job, settings):
                 work = _Commits(ledger, job, settings)
                 work.finish_begun()
                 work.commit_due(finished=True)
         except Exception as error:  # no job may keep the others from their tables
             log.warning("table_not_committed", job_id=job_id, error=str(error))
-
-
-@dataclass(frozen=True, slots=True)
-class _RowsOfParts:
-    """The rows of a merge."""
-
-    parts: PartsOfTable
-    files: list[TableFile]
-    instead_of: list[TableFile]
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        return self.parts.batches(self.files, self.instead_of)
-
-    @property
-    def bytes(self) -> int:
-        return sum(file.bytes for file in self.files)
 
 
 @contextmanager
@@ -341,7 +315,7 @@ class _Commits:
     ) -> Change:
         schema = self._parts.schema
         if self._spec.mode == "merge" and seen.version is not None:
-            rows = _RowsOfParts(self._parts, add, remove)
+            rows = partial(self._parts.batches, add, remove)
             key = self._job.spec.input.id
             return Change(self._app, commit.mark, schema, merge=rows, key=key)
         merged = self._spec.mode == "merge"

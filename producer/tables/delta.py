@@ -207,7 +207,7 @@ class DeltaTables:
         assert change.key is not None
         self._check_own(handle)
         version = handle.version()
-        rows = pa.RecordBatchReader.from_batches(change.schema, change.merge.batches())
+        rows = pa.RecordBatchReader.from_batches(change.schema, change.merge())
         key = '"' + change.key.replace('"', '""') + '"'
         (
             handle.merge(

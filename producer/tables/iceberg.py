@@ -169,7 +169,7 @@ class IcebergTables:
     def _whole(self, change: Change) -> pa.Table:
         assert change.merge is not None
         held, size = [], 0
-        for batch in change.merge.batches():
+        for batch in change.merge():
             held.append(batch)
             size += batch.nbytes
             if size > MOST_MERGE_BYTES:

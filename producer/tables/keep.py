@@ -9,8 +9,9 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import jobs, table_commits
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
+from nightshift.producer.submit.append_command import within_job
 from nightshift.producer.submit.output_owner import OwnedDirectory
-from nightshift.producer.tables.commit import table_of, within_walls
+from nightshift.producer.tables.commit import table_of
 from nightshift.producer.tables.data_files import PartsOfTable
 
 log = structlog.get_logger(__name__)
@@ -40,7 +41,7 @@ def _named(job: Job, settings: Settings) -> set[str]:
     assert job.spec.output.table is not None
     table = table_of(job.spec.output.table, settings)
     own = f"{job.output_uri}/"
-    with within_walls(job, settings):
+    with within_job(job, settings):
         names = table.held(table.look())
     return {name for name in names if name.startswith(own)}
 

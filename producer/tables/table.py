@@ -1,6 +1,6 @@
 """What a commit asks of a table, whichever library it is reached by."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -46,25 +46,13 @@ class DataFile:
     nulls: dict[str, int]
 
 
-class Rows(Protocol):
-    """The rows of a merge, as often as they are asked for."""
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All of them, in bounded memory."""
-        ...
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the files that hold them."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Change:
     """One commit. `app` and `mark` name it in the table: the job, and the commit of the job.
 
     `add` become files of the table, and `remove` are none any more, by their addresses; with `overwrite` no file
-    of before is. With `merge`, rows take the place of those that have the same value in the column `key`.
+    of before is. With `merge`, the rows that it gives take the place of those that
+    have the same value in the column `key`.
     """
 
     app: str
@@ -73,7 +61,7 @@ class Change:
     add: Sequence[DataFile] = ()
     remove: Sequence[str] = ()
     overwrite: bool = False
-    merge: Rows | None = None
+    merge: Callable[[], Iterator[pa.RecordBatch]] | None = None
     key: str | None = None
 
 

@@ -1120,8 +1120,8 @@ MUTANTS = (
     Mutant(
         "newer answers in the table of a merge that is retried",
         "producer/tables/commit.py",
-        "rows = _RowsOfParts(self._parts, add, remove)",
-        "rows = _RowsOfParts(self._parts, add, [])",
+        "rows = partial(self._parts.batches, add, remove)",
+        "rows = partial(self._parts.batches, add)",
         (f"{STRANGERS}::test_a_retry_of_a_merge_puts_no_old_answer_over_a_newer_one",),
     ),
     Mutant(
@@ -1345,8 +1345,8 @@ MUTANTS = (
     Mutant(
         "days of a replaced part",
         "common/ledger/jobs/table_commits.py",
-        "        WHERE r.ended_at < now() - make_interval(days => CAST({days_of} AS integer))\n",
-        "        WHERE {days_of} IS NOT NULL\n",
+        "        WHERE r.ended_at < now() - make_interval(days => CAST(j.spec #>> '{output,table,keep_days}' AS integer))\n",
+        "        WHERE r.ended_at IS NOT NULL\n",
         (f"{TABLES}::test_replaced_parts_go_after_their_days_and_not_before",),
     ),
     Mutant(

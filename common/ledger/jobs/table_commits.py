@@ -359,15 +359,13 @@ def replaced(connection: Connection, job_id: int) -> list[TableFile]:
     return [TableFile(*row) for row in connection.execute(statement, {"id": job_id})]
 
 
-def expired(
-    connection: Connection, days_of: str = "j.spec #>> '{output,table,keep_days}'"
-) -> list[tuple[int, list[str]]]:
+def expired(connection: Connection) -> list[tuple[int, list[str]]]:
     """By job, the parts that were replaced so long ago that they may go."""
-    statement = text(f"""
+    statement = text("""
         SELECT f.job_id, array_agg(f.part_name ORDER BY f.part_name)
         FROM table_files f JOIN jobs j ON j.id = f.job_id
         JOIN table_commits r ON r.job_id = f.job_id AND r.number = f.removed AND r.state = 'done'
-        WHERE r.ended_at < now() - make_interval(days => CAST({days_of} AS integer))
+        WHERE r.ended_at < now() - make_interval(days => CAST(j.spec #>> '{output,table,keep_days}' AS integer))
         GROUP BY f.job_id ORDER BY f.job_id
     """)
     return [(job_id, list(names)) for job_id, names in connection.execute(statement)]
