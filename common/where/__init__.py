@@ -1,1 +1,1 @@
-"""`input.where`: a condition on rows is read, typed, evaluated, and held against statistics."""
+"""`input.where`: what a condition on rows says. The planner types, evaluates and prunes by it."""

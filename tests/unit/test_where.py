@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nightshift.common.errors import BadInput
-from nightshift.common.formats.parquet import statistics
 from nightshift.common.formats.parquet.footer import read_footer
 from nightshift.common.spec import STORED, InputSpec
 from nightshift.common.where.condition import columns
-from nightshift.common.where.evaluate import answers, holds
 from nightshift.common.where.parse import MOST_CHARACTERS, Refused, parse
-from nightshift.common.where.prune import Facts, can_match
-from nightshift.common.where.typed import typed
+from nightshift.producer.submit.planning.where import statistics
+from nightshift.producer.submit.planning.where.evaluate import answers, holds
+from nightshift.producer.submit.planning.where.prune import Facts, can_match
+from nightshift.producer.submit.planning.where.typed import typed
 
 SCHEMA = pa.schema(
     [

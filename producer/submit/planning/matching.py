@@ -19,16 +19,15 @@ from nightshift.common.formats.arrow_types import storable_type
 from nightshift.common.formats.format import Examined, Wanted
 from nightshift.common.formats.known import FORMATS
 from nightshift.common.formats.parquet import plan as parquet
-from nightshift.common.formats.parquet import statistics
 from nightshift.common.formats.parquet.column_types import canonical_type
 from nightshift.common.formats.parquet.read import footer_of
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import InputSpec
 from nightshift.common.storage import FileInfo
-from nightshift.common.where import evaluate, prune
 from nightshift.common.where.condition import Column, Condition, columns
-from nightshift.common.where.prune import Facts
-from nightshift.common.where.typed import Typed, typed
+from nightshift.producer.submit.planning.where import evaluate, prune, statistics
+from nightshift.producer.submit.planning.where.prune import Facts
+from nightshift.producer.submit.planning.where.typed import Typed, typed
 
 READ_ROWS = 65_536
 READ_BYTES = 16 * 2**20

@@ -8,7 +8,14 @@ from itertools import product
 from typing import assert_never
 
 from nightshift.common.where.condition import And, Column, Fixed, Holds, IsNull, Not, Operator, Or
-from nightshift.common.where.typed import Known, Matches, Member, Order, Sides, Typed
+from nightshift.producer.submit.planning.where.typed import (
+    Known,
+    Matches,
+    Member,
+    Order,
+    Sides,
+    Typed,
+)
 
 Value = bytes | int | float
 

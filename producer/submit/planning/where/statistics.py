@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from nightshift.common.formats.parquet.column_types import canonical_type
 from nightshift.common.formats.parquet.footer import Footer
 from nightshift.common.where.condition import Column
-from nightshift.common.where.prune import Facts
-from nightshift.common.where.typed import NANOSECONDS
+from nightshift.producer.submit.planning.where.prune import Facts
+from nightshift.producer.submit.planning.where.typed import NANOSECONDS
 
 UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 

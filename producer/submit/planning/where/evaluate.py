@@ -7,7 +7,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightshift.common.where.condition import And, Column, Fixed, Holds, IsNull, Not, Operator, Or
-from nightshift.common.where.typed import Known, Matches, Member, Order, Sides, Typed, axis
+from nightshift.producer.submit.planning.where.typed import (
+    Known,
+    Matches,
+    Member,
+    Order,
+    Sides,
+    Typed,
+    axis,
+)
 
 Answers: TypeAlias = pa.Array | pa.ChunkedArray
 """True, false or null of each row."""
