@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 from contextlib import suppress
-from datetime import datetime, timedelta
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -18,7 +17,7 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 from nightshift.common.text import money, whole_characters
-from nightshift.producer.serve.console import drawing
+from nightshift.producer.serve.console import drawing, marks, wording
 from nightshift.producer.views import fleet_tables, rates
 
 HEADERS = {
@@ -55,10 +54,13 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     found.filters |= {
-        "count": lambda value: "—" if value is None else f"{value:,}",
-        "rate": rate,
-        "duration": duration,
-        "moment": moment,
+        "count": wording.count,
+        "rate": wording.rate,
+        "duration": wording.duration,
+        "moment": wording.moment,
+        "shortened": wording.shortened,
+        "folded": wording.folded,
+        "model": wording.model_name,
         "money": lambda value: "—" if value is None else money(value),
         "value": value_html,
         "sentence": lambda value: f"{value[:1].upper()}{value[1:]}.",
@@ -68,6 +70,7 @@ def environment() -> Environment:
         "change": fleet_tables.detail,
     }
     found.globals |= {"bar": drawing.bar, "sparkline": drawing.sparkline, "asset": asset}
+    found.globals |= {"sheets": sheets, "state": marks.state}
     found.globals["timeline"] = drawing.timeline
     found.globals |= {"rows_over": rates.rows_over, "overall_rate": rates.overall_rate}
     found.globals["saved"] = rates.saved
@@ -90,6 +93,13 @@ def asset(name: str) -> str:
     return f"/static/{name}?v={digest(name)[:12]}"
 
 
+@cache
+def sheets() -> list[str]:
+    """The style sheets, the common one first: each part of the pages may have one of its own."""
+    names = sorted(each.name for each in STATIC.iterdir() if each.name.endswith(".css"))
+    return sorted(names, key=lambda name: name != "style.css")
+
+
 def digest(name: str) -> str:
     """SHA-256 of a file of `static/`; those of the vendored ones stand in `hashes.json`."""
     return hashlib.sha256((STATIC / name).read_bytes()).hexdigest()
@@ -103,26 +113,6 @@ def safe(html: str) -> Markup:
 def quoted(value: str) -> str:
     """A value for the query of an address."""
     return quote(value, safe="")
-
-
-def rate(value: float | None) -> str:
-    """Rows a second."""
-    if value is None:
-        return "—"
-    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
-
-
-def duration(seconds: float | None) -> str:
-    """Hours, minutes and seconds."""
-    return "—" if seconds is None else str(timedelta(seconds=round(seconds)))
-
-
-def moment(value: datetime | None) -> Markup:
-    """A time, which the browser shows in its own time zone."""
-    if value is None:
-        return Markup("—")
-    shown = f"{value.astimezone():%Y-%m-%d %H:%M:%S %Z}"
-    return Markup('<time datetime="{}">{}</time>').format(value.isoformat(), shown)
 
 
 def _nesting(text: str) -> int:

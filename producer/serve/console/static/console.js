@@ -1,11 +1,39 @@
 // The live part of a page: a stream of server-sent events while somebody looks, none while nobody does.
 "use strict";
 
+// "08:41" of today, "yesterday 23:10", "12 Nov 08:41", "2025-11-12 08:41" of another year; as the server writes them.
+function shortTime(moment, now) {
+  const two = (number) => String(number).padStart(2, "0");
+  const clock = `${two(moment.getHours())}:${two(moment.getMinutes())}`;
+  const yesterday = new Date(now.getFullYear(), now.getMonth(), now.getDate() - 1);
+  if (moment.toDateString() === now.toDateString()) return clock;
+  if (moment.toDateString() === yesterday.toDateString()) return `yesterday ${clock}`;
+  if (moment.getFullYear() === now.getFullYear()) {
+    return `${moment.getDate()} ${moment.toLocaleString("en", {month: "short"})} ${clock}`;
+  }
+  return `${moment.getFullYear()}-${two(moment.getMonth() + 1)}-${two(moment.getDate())} ${clock}`;
+}
+
 function localize(root) {
+  const now = new Date();
   for (const time of root.querySelectorAll("time[datetime]")) {
     const moment = new Date(time.dateTime);
-    time.title = time.dateTime;
-    time.textContent = moment.toLocaleString(undefined, {dateStyle: "medium", timeStyle: "medium"});
+    time.title = moment.toLocaleString(undefined, {dateStyle: "full", timeStyle: "long"});
+    time.textContent = shortTime(moment, now);
+  }
+}
+
+// What a person has opened stays open when the live part is drawn anew.
+const nameOf = (details) => details.id || details.querySelector("summary").textContent;
+let opened = new Set();
+
+document.addEventListener("htmx:sseBeforeMessage", (event) => {
+  opened = new Set([...event.target.querySelectorAll("details[open]")].map(nameOf));
+});
+
+function reopen(root) {
+  for (const details of root.querySelectorAll("details")) {
+    if (opened.has(nameOf(details))) details.open = true;
   }
 }
 
@@ -35,7 +63,10 @@ document.addEventListener("DOMContentLoaded", () => {
   });
 });
 
-document.addEventListener("htmx:afterSwap", (event) => localize(event.target));
+document.addEventListener("htmx:afterSwap", (event) => {
+  localize(event.target);
+  reopen(event.target);
+});
 
 document.addEventListener("submit", (event) => {
   const question = event.submitter && event.submitter.dataset.ask;

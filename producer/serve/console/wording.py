@@ -1,0 +1,96 @@
+"""How pages write times, numbers, names and long messages: each in one way. Pure."""
+
+from datetime import datetime, timedelta
+from pathlib import PurePosixPath
+
+from markupsafe import Markup
+
+MOST_LINE = 120
+"""Characters of a message before it is one line that opens."""
+
+HUB_CACHE = "snapshots"
+"""The folder of a hub's cache that holds a model's revisions."""
+
+
+def count(value: int | None) -> str:
+    """A whole number with a comma for each thousand; a dash where unknown."""
+    return "—" if value is None else f"{value:,}"
+
+
+def rate(value: float | None) -> str:
+    """Rows a second, with a digit behind the point below 100; a dash where unknown."""
+    if value is None:
+        return "—"
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
+
+
+def duration(seconds: float | None) -> str:
+    """The two largest units of a time: "2 d 3 h", "3 h 04 min", "5 min 20 s", "12 s"; a dash where unknown."""
+    if seconds is None:
+        return "—"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days:,} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+
+
+def short_time(value: datetime, now: datetime) -> str:
+    """A moment beside `now`, both in the zone that is shown: "08:41" of today, "yesterday 23:10", "12 Nov 08:41",
+    "2025-11-12 08:41" of another year.
+    """
+    clock = f"{value:%H:%M}"
+    if value.date() == now.date():
+        return clock
+    if value.date() == now.date() - timedelta(days=1):
+        return f"yesterday {clock}"
+    if value.year == now.year:
+        return f"{value.day} {value:%b} {clock}"
+    return f"{value:%Y-%m-%d} {clock}"
+
+
+def moment(value: datetime | None) -> Markup:
+    """A time, short, and whole on hover; the browser writes both anew in its own time zone."""
+    if value is None:
+        return Markup("—")
+    local = value.astimezone()
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        value.isoformat(),
+        f"{local:%Y-%m-%d %H:%M:%S %Z}",
+        short_time(local, datetime.now().astimezone()),
+    )
+
+
+def shortened(value: str, most: int = 32) -> Markup:
+    """A name of at most so many characters, cut in its middle, where names differ least; whole on hover."""
+    if len(value) <= most:
+        return Markup.escape(value)
+    begin = (most - 1) // 2
+    cut = f"{value[:begin]}…{value[-(most - 1 - begin) :]}"
+    return Markup('<span class="cut" title="{}">{}</span>').format(value, cut)
+
+
+def folded(value: str | None) -> Markup:
+    """A message; a long one as one line that opens."""
+    text = value or ""
+    if len(text) <= MOST_LINE and "\n" not in text:
+        return Markup.escape(text)
+    return Markup(
+        '<details class="message"><summary>{}</summary><p class="text">{}</p></details>'
+    ).format(" ".join(text[: 2 * MOST_LINE].split()), text)
+
+
+def model_name(value: str | None) -> str:
+    """The name of a model: that of a hub as it is, of a folder or an address its last part; of a revision in a hub's
+    cache the name at the hub.
+    """
+    text = (value or "").rstrip("/")
+    parts = PurePosixPath(text.partition("://")[2] or text).parts
+    if HUB_CACHE in parts:
+        folder = parts[parts.index(HUB_CACHE) - 1]
+        return folder.removeprefix("models--").replace("--", "/")
+    is_place = "://" in text or text.startswith(("/", "./", "../", "~")) or len(parts) > 2
+    return parts[-1] if is_place and parts else text
