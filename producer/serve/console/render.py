@@ -73,7 +73,7 @@ def environment() -> Environment:
     found.globals |= {"sheets": sheets, "state": marks.state}
     found.globals["timeline"] = drawing.timeline
     found.globals |= {"rows_over": rates.rows_over, "overall_rate": rates.overall_rate}
-    found.globals["saved"] = rates.saved
+    found.globals |= {"saved": rates.saved, "elapsed": rates.elapsed_seconds}
     return found
 
 
