@@ -1,0 +1,197 @@
+"""Fleets in one state each, as rows of a ledger: machines that work, jobs in every state, and one job that needs a
+person.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from nightshift.common.states import RowErrorKind
+from tests.support.world import World
+
+MODEL = "Qwen/Qwen3-0.6B"
+
+ALIVE = "now() + interval '1 day'"
+"""Nobody writes signs of life here: machines stay alive for the length of a test."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The job that needs a person, a part of the reason, and the button that mends it."""
+
+    job: int
+    name: str
+    why: str
+    button: str
+
+
+def reaper(world: World) -> None:
+    """A reaper that was seen a moment ago, for as long as a test lasts."""
+    world.do(
+        f"INSERT INTO reapers (name, host, code_version, seen_at) VALUES ('r-1', 'head-1', 'x', {ALIVE})"
+    )
+
+
+def machine(
+    world: World, host: str, job: int, pool: str = "default", slots: int = 2, state: str = "ready"
+) -> None:
+    """A machine whose slots have the engine of a job, or none with the state free."""
+    for number in range(slots):
+        has = None if state == "free" else world.specs[job].engine_key
+        world.do(
+            "INSERT INTO slots (supervisor, slot, host, pool, gpus, state, engine_key, worker_id, refused, "
+            f"seen_at, gpu_figures) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, '{{}}', {ALIVE}, %s)",
+            *(f"s-{host}", number, host, pool, str(number), state, has),
+            None if state == "free" else f"{host}/{number}",
+            f'[{{"gpu": "{number}", "busy": 0.93, "memory_used": 61203283968, "memory_total": 85899345920}}]',
+        )
+        if has is not None:
+            world.do(
+                "INSERT INTO workers (id, supervisor, pool, slot, host, pid, engine_key, engine, engine_version, "
+                "state, window_rows, started_at, ready_at, seen_at) VALUES "
+                "(%s, %s, %s, %s, %s, 1, %s, 'vllm', '0.32.0', 'ready', 256, "
+                f"now() - interval '3 hours', now() - interval '178 minutes', {ALIVE})",
+                *(f"{host}/{number}", f"s-{host}", pool, number, host, has),
+            )
+
+
+def job(world: World, name: str, batches: int = 40, pool: str = "default", **sections: Any) -> int:
+    """A job of a model, of batches of 250 rows."""
+    task = {"kind": "generate", "prompt": "Is this friendly? {{ text }}"}
+    engine = {"backend": "vllm", "model": MODEL}
+    return world.job(
+        *[250] * batches,
+        **{"name": name, "task": task, "engine": engine, "pool": pool, "tenant": "acme"} | sections,
+    )
+
+
+def work(world: World, job_id: int, owners: list[str], done: int, errors: int = 0) -> None:
+    """Some batches are done, one after the other up to now, and each owner holds one."""
+    world.admit(job_id)
+    leases = [
+        world.claim(job_id, owner=owners[number % len(owners)], most=1, seconds=86_400)[0]
+        for number in range(done + len(owners))
+    ]
+    for number, lease in enumerate(leases[:done]):
+        first = 250 * number
+        failed = {first + row: RowErrorKind.INVALID_OUTPUT for row in range(errors)}
+        world.commit(lease, failed)
+    world.do(
+        "UPDATE attempts a SET ended_at = now() - make_interval(mins => 2 * (%s - b.seq)), "
+        "claimed_at = now() - make_interval(mins => 2 * (%s - b.seq) + 2) "
+        "FROM batches b WHERE b.id = a.batch_id AND a.job_id = %s AND a.ended_at IS NOT NULL",
+        *(done, done, job_id),
+    )
+    world.do(
+        "UPDATE attempts SET claimed_at = now() - interval '1 minute' WHERE job_id = %s AND ended_at IS NULL",
+        job_id,
+    )
+    world.do(
+        "UPDATE jobs SET started_at = now() - make_interval(mins => %s), "
+        "created_at = now() - make_interval(mins => %s) WHERE id = %s",
+        *(2 * done + 2, 2 * done + 3, job_id),
+    )
+
+
+def over(world: World, name: str, state: str = "completed", reason: str | None = None) -> int:
+    """A job that ended an hour ago."""
+    job_id = job(world, name, 4)
+    work(world, job_id, ["gone/0"], 3, errors=0 if state == "completed" else 40)
+    (last,) = world.ask(
+        "SELECT id, attempt FROM batches WHERE job_id = %s AND state = 'leased'", job_id
+    )
+    lease = world.ask("SELECT * FROM batches WHERE id = %s", last.id)[0]
+    world.do(
+        "UPDATE batches SET state = 'done', part_name = 'p-last', part_bytes = 10, part_checksum = 's', "
+        "lease_expires_at = NULL WHERE id = %s",
+        lease.id,
+    )
+    world.do("UPDATE attempts SET ended_at = now(), outcome = 'done' WHERE batch_id = %s", last.id)
+    world.do(
+        "UPDATE jobs SET state = %s, reason = %s, finished_at = now() - interval '1 hour', "
+        "closed_at = now() - interval '1 hour', worked_seconds = 480, "
+        "started_at = now() - interval '70 minutes' WHERE id = %s",
+        *(state, reason, job_id),
+    )
+    return job_id
+
+
+def _usual(world: World) -> int:
+    """A fleet in which everything goes well: one job at work on two machines, one done, one cancelled."""
+    reaper(world)
+    over(world, "labels-of-june")
+    over(world, "trial-of-a-prompt", "cancelled")
+    # Queued batches of one engine are claimed whatever their job: this job has an engine of its own.
+    busy = job(world, "reviews-of-july", 60, engine={"backend": "vllm", "model": "Qwen/Qwen3-32B"})
+    machine(world, "gpu-1", busy)
+    machine(world, "gpu-2", busy)
+    work(world, busy, ["gpu-1/0", "gpu-1/1", "gpu-2/0", "gpu-2/1"], 30)
+    return busy
+
+
+def without_worker(world: World) -> Staged:
+    """A job waits in a pool that has no worker; another pool has machines."""
+    _usual(world)
+    found = job(world, "nightly-embeddings", 20, "a100")
+    job(world, "summaries-of-august", 8)
+    return Staged(found, "nightly-embeddings", "no worker of the pool a100 is alive", "default")
+
+
+def failed(world: World) -> Staged:
+    """A job failed since too many rows did."""
+    why = "120 of 1,000 rows failed, more than limits.max_failed_fraction 0.05"
+    _usual(world)
+    found = over(world, "extract-invoices", "failed", why)
+    job(world, "summaries-of-august", 8)
+    return Staged(found, "extract-invoices", "120 of 1,000 rows failed", "again")
+
+
+def engine_does_not_load(world: World) -> Staged:
+    """No machine can load the engine of a job."""
+    _usual(world)
+    found = job(
+        world,
+        "translate-manuals",
+        20,
+        "big",
+        engine={"backend": "vllm", "model": "/models/Big-70B"},
+    )
+    for host in ("gpu-8", "gpu-9"):
+        machine(world, host, found, "big", state="free")
+        world.do(
+            "INSERT INTO refusals (supervisor, host, failures, pool, engine_key, error, retry_at) VALUES "
+            "(%s, %s, 3, 'big', %s, %s, now() + interval '1 day')",
+            *(f"s-{host}", host, world.specs[found].engine_key),
+            "no space left on device: /models/cache is full",
+        )
+    return Staged(found, "translate-manuals", "could not be loaded", "Try again now")
+
+
+def out_of_budget(world: World) -> Staged:
+    """A job has spent its budget and is paused."""
+    _usual(world)
+    engine = {"backend": "vllm", "model": MODEL, "price_per_hour": 4.0}
+    found = job(world, "catalogue-in-french", 30, engine=engine, limits={"budget": 25})
+    why = "24.80 is spent and about 0.31 under way, which reaches limits.budget 25.00"
+    world.do("UPDATE jobs SET state = 'paused', reason = %s WHERE id = %s", why, found)
+    return Staged(found, "catalogue-in-french", "limits.budget", "Resume")
+
+
+def cordoned(world: World) -> Staged:
+    """Every machine of a pool was cordoned and not given back."""
+    _usual(world)
+    found = job(world, "moderate-comments", 20, "edge")
+    for host in ("edge-1", "edge-2"):
+        machine(world, host, found, "edge")
+        world.do("INSERT INTO cordons (kind, name, drains) VALUES ('host', %s, false)", host)
+    return Staged(found, "moderate-comments", "cordoned", "Give back")
+
+
+FLEETS: dict[str, Callable[[World], Staged]] = {
+    "no worker": without_worker,
+    "failed": failed,
+    "load failed": engine_does_not_load,
+    "budget": out_of_budget,
+    "cordoned": cordoned,
+}
+"""Five fleets by what is wrong."""
