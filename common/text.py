@@ -20,6 +20,9 @@ MESSAGE_CHARACTERS = 500
 CHARACTERS_A_TOKEN = 4
 """A rule of thumb for English text; other languages and code take more tokens."""
 
+LINE_ENDS = {"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+"""Characters that JSON may hold as they are and at which `str.splitlines` ends a line, with their escapes."""
+
 HALF_CHARACTER = "holds half of a character (a lone surrogate)"
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -58,6 +61,18 @@ def left_out_rows(rows: int) -> str:
 def escaped(text: str) -> str:
     """The text with NULs and half characters written as escapes."""
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def json_line(text: str) -> str:
+    """JSON without a newline as one line for every reader: with escapes for LINE_ENDS, which stand in strings
+    alone. JSON itself wants the others escaped (RFC 8259, chapter 7).
+    """
+    if text.isascii():  # costs nothing
+        return text
+    for end, escape in LINE_ENDS.items():
+        if end in text:
+            text = text.replace(end, escape)
+    return text
 
 
 def kept_message(message: str) -> str:

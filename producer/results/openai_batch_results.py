@@ -23,6 +23,7 @@ from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.spec import REQUEST_ID, JobSpec, RequestsTask
 from nightshift.common.states import JobState, RowErrorKind
+from nightshift.common.text import json_line
 from nightshift.producer.results import part_files, target_file
 from nightshift.producer.results.collect import rows_for
 
@@ -178,7 +179,7 @@ def _line(prefix: str, row: dict[str, Any]) -> str:
     elif row["error"] is not None:
         kind = row["error"]["kind"]
         error = _text({"code": CODES.get(kind, kind), "message": row["error"]["message"]})
-    return (
+    return json_line(
         f'{{"id": "{prefix}{row["row_index"]:012x}", "custom_id": {_id_text(row[REQUEST_ID])}, '
         f'"response": {response}, "error": {error}}}'
     )

@@ -72,6 +72,22 @@ def lines_of(client: OpenAI, file_id: str) -> list[dict[str, Any]]:
     return [json.loads(each) for each in client.files.content(file_id).text.splitlines()]
 
 
+ENDS = "a\x0bb\x0cc\x1cd\x1de\x1ef\x85g\u2028h\u2029i"
+"""What JSON holds in a string and readers of lines take for the end of one."""
+
+
+def read_by(client: OpenAI, file_id: str) -> dict[str, list[Any]]:
+    """The lines of a file of results, by the ways in which programs read lines."""
+    content = client.files.content(file_id)
+    found: dict[str, list[str] | list[bytes]] = {
+        "splitlines": content.text.splitlines(),
+        "split": content.content.removesuffix(b"\n").split(b"\n"),
+    }
+    with client.files.with_streaming_response.content(file_id) as answer:
+        found["iter_lines"] = list(answer.iter_lines())
+    return {way: [json.loads(each) for each in lines] for way, lines in found.items()}
+
+
 def test_a_file_goes_in_and_every_line_has_its_answer(door: Door, remote: Remote) -> None:
     usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
     thoughts = {**usage, "completion_tokens_details": {"reasoning_tokens": 2}}
@@ -79,11 +95,15 @@ def test_a_file_goes_in_and_every_line_has_its_answer(door: Door, remote: Remote
     def behave(call: Call) -> Reply:
         if call.text.endswith("7"):
             return refused(400, "no sevens")
-        return answered(call, usage=thoughts)
+        body = answered(call, usage=thoughts, ends=ENDS).body
+        return Reply(body=json.dumps(body, ensure_ascii=False).encode())
 
     remote.behave = behave
     client = door.client()
-    file_id = upload(client, [line(number, f"say {number}") for number in range(30)])
+    lines = [line(number, f"say {number}") for number in range(30)]
+    for each in lines:
+        each["custom_id"] += ENDS
+    file_id = upload(client, lines)
     batch = create(client, file_id, metadata={"who": "me"})
     assert (batch.status, batch.input_file_id) == ("validating", file_id)
     door.worker()
@@ -96,8 +116,11 @@ def test_a_file_goes_in_and_every_line_has_its_answer(door: Door, remote: Remote
         each["custom_id"]: each["response"]["body"]["choices"][0]["message"]["content"]
         for each in answers
     }
-    assert texts == {f"r-{n}": f"SAY {n}" for n in range(30) if n % 10 != 7}
-    assert sorted(each["custom_id"] for each in errors) == ["r-17", "r-27", "r-7"]
+    assert texts == {f"r-{n}{ENDS}": f"SAY {n}" for n in range(30) if n % 10 != 7}
+    assert sorted(each["custom_id"] for each in errors) == [f"r-{n}{ENDS}" for n in (17, 27, 7)]
+    for file_id, lines in ((ended.output_file_id, answers), (ended.error_file_id, errors)):
+        for way, read in read_by(client, file_id).items():
+            assert read == lines, way
     assert ended.usage.total_tokens == 27 * 10
     assert ended.usage.output_tokens_details.reasoning_tokens == 27 * 2
     assert {ended.output_file_id, ended.error_file_id} < {each.id for each in client.files.list()}

@@ -619,6 +619,14 @@ def test_a_jsonl_part_is_plain_json(tmp_path):
     assert isinstance(first["tokens"], int)
 
 
+def test_a_line_of_a_jsonl_part_is_one_line_for_every_reader(tmp_path):
+    said = "a\x85b\u2028c\u2029d"
+    table = pa.table({said: [said, "grün"]})
+    part_rows.write_part(f"{tmp_path}/part.jsonl", table, "jsonl", {})
+    lines = (tmp_path / "part.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)[said] for line in lines] == [said, "grün"]
+
+
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_a_part_without_rows_is_a_part(tmp_path, kind):
     uri = f"{tmp_path}/part.{kind}"

@@ -339,6 +339,18 @@ def test_an_answer_is_the_text_of_the_server_in_one_line(
     )
 
 
+def test_a_line_of_results_is_one_line_for_every_reader() -> None:
+    said = "a\x85b\u2028c\u2029d"
+    body = json.dumps({"text": said}, ensure_ascii=False)
+    answer, _ = result(custom_id=said, status_code=200, request_id=said, response=body)
+    error, _ = result(custom_id=said, error={"kind": "timeout", "message": said})
+    for written in (answer, error):
+        (found,) = written.decode().splitlines()
+        assert json.loads(found)["custom_id"] == said
+    assert json.loads(answer)["response"]["body"] == {"text": said}
+    assert json.loads(error)["error"]["message"] == said
+
+
 def test_what_a_server_refused_keeps_its_status_and_the_rest_has_a_code() -> None:
     failure = {"kind": "refused", "message": "no"}
     said = {"status_code": 404, "request_id": "r", "response": '{"error": {"code": 404}}'}

@@ -28,6 +28,20 @@ def test_a_text_of_whole_characters_is_utf8_and_as_long(given_text: str) -> None
     assert whole == given_text or text.has_half_characters(given_text)
 
 
+@given(
+    st.text(
+        st.one_of(
+            st.characters(codec="utf-8"),
+            st.sampled_from("\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"),
+        )
+    )
+)
+def test_json_in_one_line_is_one_line_for_every_reader_and_says_the_same(given_text: str) -> None:
+    said = text.json_line(json.dumps({given_text: given_text}, ensure_ascii=False))
+    assert said.splitlines() == [said]
+    assert json.loads(said) == {given_text: given_text}
+
+
 def test_a_message_is_escaped_first_and_then_cut() -> None:
     kept = text.kept_message("\x00" * text.MESSAGE_CHARACTERS)
     assert len(kept) == text.MESSAGE_CHARACTERS

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from nightshift.common.formats.values import to_list
-from nightshift.common.text import map_leaves
+from nightshift.common.text import json_line, map_leaves
 
 
 def write(
@@ -59,8 +59,8 @@ def column_texts(column: pa.Array) -> list[str | None]:
 
 
 def encode_row(row: dict[str, Any]) -> bytes:
-    """One row as JSON, without a newline; half of a character is its escape."""
-    return _json_text(row).encode("utf-8", "backslashreplace")
+    """One row as one line of JSON, without a newline; half of a character is its escape."""
+    return json_line(_json_text(row)).encode("utf-8", "backslashreplace")
 
 
 def _json_text(value: Any) -> str:
