@@ -16,11 +16,20 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.settings import load_settings
 from nightshift.producer.serve import app as serve_app
 from nightshift.producer.serve.ledger import files, keys, tenants
+from nightshift.producer.serve.v1 import early_refusals
 
 BODY: dict[str, Any] = {
     "input_file_id": "file-1",
     "endpoint": "/v1/chat/completions",
     "completion_window": "24h",
+}
+
+ENGINE = {"backend": "vllm", "model": "a/b"}
+
+MODELS = {
+    "m": {"aliases": ["alias"], "engine": ENGINE},
+    "priced": {"engine": {**ENGINE, "price_per_hour": 2}},
+    "elsewhere": {"pool": "large", "engine": ENGINE},
 }
 
 AGAIN = {"x-stainless-retry-count": "1"}
@@ -40,7 +49,9 @@ class Site:
             files.ready(
                 connection, "file-1", purpose="batch", filename="x", size=1, expires_after=None
             )
-        settings = load_settings(serve_store=str(folder))
+        self.folder, models = folder, folder / "models.yaml"
+        models.write_text(json.dumps({"models": MODELS}))
+        settings = load_settings(serve_store=str(folder), serve_models=models)
         self.client = TestClient(serve_app.build(ledger, settings), raise_server_exceptions=False)
 
     def create(self, body: Any = None, who: str = "acme", **headers: str) -> Response:
@@ -50,6 +61,13 @@ class Site:
             content=json.dumps(BODY if body is None else body),
             headers={"authorization": f"Bearer {self.keys[who]}", **named},
         )
+
+    def write(self, data: str) -> None:
+        """The bytes of file-1."""
+        (self.folder / "x").write_text(data, encoding="utf-8")
+        size = (self.folder / "x").stat().st_size
+        with self.ledger.transaction() as connection:
+            connection.exec_driver_sql(f"UPDATE api_files SET bytes = {size}")
 
     def count(self) -> int:
         with self.ledger.transaction() as connection:
@@ -101,6 +119,80 @@ def test_a_bad_parameter_is_named_and_makes_no_batch(
     assert refused.status_code == 400, refused.text
     assert refused.json()["error"]["param"].startswith(param)
     assert site.count() == 0
+
+
+def row(model: str, text: str = "") -> str:
+    """A line of a batch file."""
+    return json.dumps({"custom_id": "a", "body": {"model": model, "messages": [text]}}) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "param", "code"),
+    [
+        (row("m"), {"priority": 1}, "nightshift.priority", "not_allowed"),
+        (row("m"), {"priority": 1, "on_bad_line": "skip"}, "nightshift.priority", "not_allowed"),
+        (row("none"), {}, "body.model", "model_not_found"),
+        ("\ufeff \n" + row("none") + row("m"), {}, "body.model", "model_not_found"),
+        (row("none").rstrip(), {}, "body.model", "model_not_found"),
+        (row("elsewhere"), {}, "body.model", "not_allowed"),
+        (row("alias"), {"budget": 5}, "nightshift.budget", "invalid_value"),
+    ],
+)
+def test_what_is_known_at_create_is_refused_there(
+    site: Site, data: str, options: dict[str, Any], param: str, code: str
+) -> None:
+    site.write(data)
+    with site.ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE tenants SET pools = '{default}'")
+    refused = site.create({**BODY, "nightshift": options})
+    assert refused.status_code == 400, refused.text
+    error = refused.json()["error"]
+    assert (error["param"], error["code"]) == (param, code)
+    assert site.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "options"),
+    [
+        (row("m") + row("none"), {}),
+        (row("priced"), {"budget": 5, "priority": 0}),
+        (row("none"), {"on_bad_line": "skip"}),
+        (row("none", "x" * 300_000), {}),
+        ("{broken\n" + row("none"), {}),
+        ("[1]\n", {}),
+        ('{"body": {"model": 1}}\n', {}),
+        (" \n\n", {}),
+        ("", {}),
+    ],
+)
+def test_what_only_a_whole_file_tells_is_left_to_a_reaper(
+    site: Site, data: str, options: dict[str, Any]
+) -> None:
+    site.write(data)
+    assert site.create({**BODY, "nightshift": options}).status_code == 200
+
+
+def test_a_create_goes_on_without_the_store_and_without_the_table_of_models(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    site.write(row("none"))
+    with monkeypatch.context() as patch:
+        patch.setattr(early_refusals, "LOOK_SECONDS", 0.01)
+        patch.setattr(early_refusals, "_first_line", lambda _: ended.wait(60) and b"")
+        assert site.create().status_code == 200, "the store stalls"
+        ended.set()
+    assert site.create().status_code == 400
+    (site.folder / "models.yaml").write_text("broken")
+    assert site.create().status_code == 200
+
+
+def test_a_model_that_is_gone_since_the_first_try_does_not_deny_its_batch(site: Site) -> None:
+    site.write(row("m"))
+    first = site.create().json()["id"]
+    (site.folder / "models.yaml").write_text("models: {}")
+    assert site.create().status_code == 400
+    assert site.create(**AGAIN).json()["id"] == first
 
 
 def test_a_request_that_is_sent_again_gives_the_batch_of_the_first_try(site: Site) -> None:

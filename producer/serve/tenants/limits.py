@@ -64,15 +64,21 @@ def _folder_refusal(tenant: Tenant, spec: JobSpec, store: str | None) -> str | N
 
 def place_refusal(tenant: Tenant, spec: JobSpec) -> str | None:
     """As `refusal`, of a spec whose engine and folders the operator has chosen: that of a batch."""
-    if spec.priority > tenant.max_priority:
-        return (
-            f"priority {spec.priority} is above {tenant.max_priority}, the highest of this tenant"
-        )
-    if tenant.pools is not None and spec.pool not in tenant.pools:
-        return (
-            f"the pool {spec.pool} is not one of this tenant's: {', '.join(tenant.pools) or 'none'}"
-        )
-    return None
+    return priority_refusal(tenant, spec.priority) or pool_refusal(tenant, spec.pool)
+
+
+def priority_refusal(tenant: Tenant, priority: int) -> str | None:
+    """Why a tenant may not have the priority, in one sentence; None where it may."""
+    if priority <= tenant.max_priority:
+        return None
+    return f"priority {priority} is above {tenant.max_priority}, the highest of this tenant"
+
+
+def pool_refusal(tenant: Tenant, pool: str) -> str | None:
+    """Why a tenant may not use the pool, in one sentence; None where it may."""
+    if tenant.pools is None or pool in tenant.pools:
+        return None
+    return f"the pool {pool} is not one of this tenant's: {', '.join(tenant.pools) or 'none'}"
 
 
 def quota_refusal(tenant: Tenant, reserved: tuple[int, int], asked: tuple[int, int]) -> str | None:

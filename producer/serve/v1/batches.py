@@ -1,4 +1,4 @@
-"""`/v1/batches`: made, seen, listed, cancelled. Nothing here reads a file or starts a job."""
+"""`/v1/batches`: made, seen, listed, cancelled. Nothing here reads a whole file or starts a job."""
 
 from typing import Any
 
@@ -22,13 +22,15 @@ from nightshift.producer.serve.ledger import (
     files,
 )
 from nightshift.producer.serve.ledger.api_batches import ApiBatch, ApiBatchStatus
-from nightshift.producer.serve.v1 import create, objects, paging
+from nightshift.producer.serve.v1 import create, early_refusals, objects, paging
 from nightshift.producer.serve.v1.schemas import BatchList, BatchObject
 
 
 def create_batch(call: Call) -> dict[str, Any]:
     """Makes a batch of a file; a reaper reads the file."""
-    batch = create.made(call.ledger, create.parsed(call), retried=create.is_retry(call.headers))
+    new, retried = create.parsed(call), create.is_retry(call.headers)
+    refused = early_refusals.refusal(call, new)
+    batch = create.made(call.ledger, new, retried=retried, refused=refused)
     # From the row alone: what would fail now must not deny a batch that is there.
     return objects.batch(batch, objects.counts(batch, None))
 

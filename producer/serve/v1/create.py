@@ -132,15 +132,17 @@ def parsed(call: Call) -> NewApiBatch:
     )
 
 
-def made(ledger: Ledger, new: NewApiBatch, *, retried: bool) -> ApiBatch:
-    """The batch, new or that of an earlier try of the same request.
+def made(
+    ledger: Ledger, new: NewApiBatch, *, retried: bool, refused: ApiError | None = None
+) -> ApiBatch:
+    """The batch, new or that of an earlier try of the same request. A new one may be `refused`.
 
     Who gets an error knows that there is no batch: a COMMIT whose answer was lost is read back, under
     the lock that its transaction held, for KNOWN_AFTER_SECONDS; after that nobody can tell.
     """
     try:
         with ledger.transaction() as connection:
-            return _made(connection, new, retried=retried)
+            return _made(connection, new, retried=retried, refused=refused)
     except LedgerUnavailable:
         found = _read_back(ledger, new)
         if found is None:
@@ -148,7 +150,9 @@ def made(ledger: Ledger, new: NewApiBatch, *, retried: bool) -> ApiBatch:
         return found
 
 
-def _made(connection: Connection, new: NewApiBatch, *, retried: bool) -> ApiBatch:
+def _made(
+    connection: Connection, new: NewApiBatch, *, retried: bool, refused: ApiError | None
+) -> ApiBatch:
     api_batches.lock_request(connection, new.tenant, new.request_hash)
     known = _known(connection, new, retried=retried)
     if known is not None:
@@ -161,6 +165,8 @@ def _made(connection: Connection, new: NewApiBatch, *, retried: bool) -> ApiBatc
             param="input_file_id",
             code="invalid_input_file_id",
         )
+    if refused is not None:
+        raise refused
     access.refuse_spent(connection, new.tenant)
     if api_batches.validating(connection, new.tenant) >= MOST_VALIDATING:
         said = (
