@@ -23,6 +23,7 @@ from nightshift.producer.serve.headers import Headers
 from nightshift.producer.serve.health import Health
 from nightshift.producer.serve.hiding import Hiding
 from nightshift.producer.serve.model_table import ModelTable
+from nightshift.producer.serve.strays import Slashes
 from nightshift.producer.serve.v1 import (
     batches,
     content,
@@ -67,7 +68,11 @@ def build(
     app = Starlette(
         routes=[*bare, *(ROUTES if routes is None else routes)],
         exception_handlers=handlers,
-        middleware=[Middleware(Headers), Middleware(Hiding, settings=settings)],
+        middleware=[
+            Middleware(Headers),
+            Middleware(Slashes),
+            Middleware(Hiding, settings=settings),
+        ],
     )
     app.router.redirect_slashes = False
     app.state.context = Context(ledger, settings, lambda: _models(settings), here=here)

@@ -15,6 +15,7 @@ from nightshift.common.errors import (
     StatementRefused,
     StorageUnavailable,
 )
+from nightshift.producer.serve import strays
 from nightshift.producer.serve.headers import ALWAYS
 
 log = structlog.get_logger(__name__)
@@ -55,8 +56,8 @@ def body(message: str, kind: str, param: str | None, code: str | None) -> dict[s
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def answer(error: Exception) -> JSONResponse:
-    """The answer to a request that ended with an error; an unexpected one is logged."""
+def answer(error: Exception, path: str = "") -> JSONResponse:
+    """The answer to a request for this `path` that ended with an error; an unexpected one is logged."""
     if isinstance(error, ApiError):
         headers = dict(error.headers)
         if error.retried is not None:
@@ -65,8 +66,7 @@ def answer(error: Exception) -> JSONResponse:
             headers["www-authenticate"] = "Bearer"
         return _json(error.status, str(error), error.type, error.param, error.code, headers)
     if isinstance(error, HTTPException):
-        message = {404: "there is no such address", 405: "this address does not take that method"}
-        said = message.get(error.status_code, error.detail)
+        said = strays.sentence(error.status_code, path) or error.detail
         kind = "invalid_request_error" if error.status_code < 500 else "server_error"
         return _json(error.status_code, said, kind, headers=error.headers)
     if isinstance(error, Retryable | LedgerRefused):
@@ -88,9 +88,9 @@ def message(answered: JSONResponse) -> str:
     return found
 
 
-async def handler(_request: Request, error: Exception) -> JSONResponse:
+async def handler(request: Request, error: Exception) -> JSONResponse:
     """`answer` as Starlette calls it."""
-    return answer(error)
+    return answer(error, request.url.path)
 
 
 def _json(

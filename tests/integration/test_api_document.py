@@ -96,7 +96,7 @@ def test_whatever_is_asked_the_answer_is_one_of_the_document(
         ("/v1/files?purpose=%00", 400),
         ("/api/jobs?status=%00", 400),
         ("/nowhere", 404),
-        ("/v1/files/", 404),
+        ("/v1/files//", 404),
         ("/V1/files", 404),
     ],
 )

@@ -15,7 +15,7 @@ from nightshift.producer.advice.here import Here, Works
 from nightshift.producer.serve import app as serve_app
 from nightshift.producer.serve.console import app as console
 from nightshift.producer.serve.console.session import Session
-from tests.support.console_site import ORIGIN, send
+from tests.support.console_site import ORIGIN, PAGES, send
 from tests.support.fleet import Fleet, function_spec, wait_until, write_rows
 from tests.support.world import World
 
@@ -31,7 +31,10 @@ def session() -> Session:
 def browsers(ledger: Ledger, session: Session) -> list[TestClient]:
     app = serve_app.build(ledger, load_settings(), routes=(), here=lambda: Here(Works.PAGES))
     console.add(app, session)
-    return [TestClient(app, base_url=ORIGIN, follow_redirects=False) for _ in range(2)]
+    accept = {"accept": PAGES}
+    return [
+        TestClient(app, base_url=ORIGIN, headers=accept, follow_redirects=False) for _ in range(2)
+    ]
 
 
 def test_a_link_opens_the_pages_once_and_for_one_browser(

@@ -12,6 +12,9 @@ from nightshift.producer.serve.ledger import keys, tenants
 
 ORIGIN = "http://console"
 
+PAGES = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+"""What a browser accepts that opens an address."""
+
 
 class Site:
     """The tenants acme, other and ops, and who looks: a viewer, a user, a user of the other, an operator."""
@@ -33,7 +36,9 @@ class Site:
 
     def browser(self, who: str | None = None) -> TestClient:
         """A browser in which somebody has given a key."""
-        found = TestClient(self.app, base_url=ORIGIN, follow_redirects=False)
+        found = TestClient(
+            self.app, base_url=ORIGIN, headers={"accept": PAGES}, follow_redirects=False
+        )
         if who is not None:
             given = {"key": self.keys[who], "next": "/"}
             assert send(found, "/login", given).status_code == 303

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute
 
 from nightshift.common.ledger import Ledger
@@ -17,6 +18,7 @@ from nightshift.producer.serve.console import (
     job,
     jobs,
     new_job,
+    page_calls,
     rows,
     sign_in,
 )
@@ -38,6 +40,7 @@ ROUTES: list[BaseRoute] = [
 def add(app: Starlette, session: Session | None = None) -> None:
     """Gives an application its pages: for those whom the HTTP API knows, or for the one `session`."""
     app.router.routes.extend(ROUTES)
+    app.add_exception_handler(HTTPException, page_calls.stray)
     app.state.live, app.state.trails, app.state.kinds = Live(), Trails(), job.Kinds()
     app.state.session = session
 

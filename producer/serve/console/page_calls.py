@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, quote
 from anyio import to_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -35,6 +36,7 @@ from nightshift.producer.serve.errors import (
 )
 from nightshift.producer.serve.ledger import tenant_jobs
 from nightshift.producer.serve.slow import ENTRANCE, SlowWork
+from nightshift.producer.serve.strays import BARE, wants_page
 
 MOST_FIELDS = 1000
 
@@ -227,9 +229,17 @@ async def _answered(
         return _told(request, error)
 
 
+async def stray(request: Request, error: Exception) -> Response:
+    """What is said to a request that no route fits."""
+    return _told(request, error)
+
+
 def _told(request: Request, error: Exception) -> Response:
+    """The error, as a page for a browser and as JSON for a program."""
     # An error that nobody expected is logged there, and its text stays there.
-    told = answer(error)
+    told = answer(error, request.url.path)
+    if not wants_page(request.url.path, request.headers.get("accept", "")):
+        return told
     status = told.status_code
     if status == 401:
         target = quote(request.url.path, safe="/") if request.method == "GET" else "/"
@@ -241,7 +251,7 @@ def _told(request: Request, error: Exception) -> Response:
         path="",
         message=None,
         title="Not this way",
-        text=message(told),
+        text=BARE[status] if isinstance(error, HTTPException) else message(told),
     )
 
 
