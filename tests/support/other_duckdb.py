@@ -3,21 +3,15 @@ packages. The one of this project, 2.0, would load them from a server of DuckDB'
 """
 
 import json
-import shutil
 import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.support import own_venv
 
 VERSION = "1.5.5"
 
 EXTENSIONS = ("avro", "delta", "iceberg")
-
-HOME = Path(sys.prefix) / f"duckdb-{VERSION}"
-"""Made by the first test that wants it, and kept."""
 
 QUESTIONS = """
 import importlib.util, json, sys
@@ -38,35 +32,8 @@ print(json.dumps([found.execute(each).fetchall() for each in asked["questions"]]
 
 def home() -> Path:
     """The venv; skips the test where the index cannot be reached."""
-    if HOME.exists():
-        return HOME
-    made = Path(tempfile.mkdtemp(prefix=f"{HOME.name}.", dir=HOME.parent))
-    wanted = [
-        f"duckdb=={VERSION}",
-        *(f"duckdb-extension-{each}=={VERSION}" for each in EXTENSIONS),
-        "pytz",
-    ]
-    try:
-        _uv("venv", "--quiet", "--python", sys.executable, str(made / "venv"))
-        python = str(made / "venv" / "bin" / "python")
-        said = _uv("pip", "install", "--quiet", "--python", python, *wanted)
-        if said is not None:
-            pytest.skip(
-                f"DuckDB {VERSION} and its extensions are not to be had from the index: {said}"
-            )
-        (made / "venv").rename(HOME)
-    except OSError:
-        assert HOME.exists()  # another process of the run was first
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-    return HOME
-
-
-def _uv(*arguments: str) -> str | None:
-    """None where uv succeeds, else what went wrong."""
-    uv = Path(sys.executable).with_name("uv")
-    done = subprocess.run([uv, *arguments], capture_output=True, text=True, timeout=600)
-    return None if done.returncode == 0 else done.stderr.strip()
+    extensions = (f"duckdb-extension-{each}=={VERSION}" for each in EXTENSIONS)
+    return own_venv.home(f"duckdb-{VERSION}", f"duckdb=={VERSION}", *extensions, "pytz")
 
 
 def answers(*questions: str) -> list[list[list[Any]]]:
