@@ -1,7 +1,7 @@
 """Retry: failed rows of a job run again, and the sentence about them for a person."""
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.batches import retries
@@ -15,6 +15,7 @@ from nightshift.producer import under_way, wings
 from nightshift.producer.advice.advice import Need, goes_on, nobody_works
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.closed_jobs import bring_back
+from nightshift.producer.control.seen import NOTHING, Seen
 from nightshift.producer.submit import restore_copies
 from nightshift.producer.submit.withdraw import withdraw
 
@@ -47,9 +48,11 @@ def retry(
     failed: bool,
     dead: bool,
     kind: RowErrorKind | None,
+    group: str | None = None,
     settings: Settings | None = None,
     overtake: bool = False,
     allowed: Callable[[Connection], object] = lambda _: None,
+    seen: Seen = NOTHING,
 ) -> Retried:
     """Puts the rows back to pending, in pieces; a job that was over loses its manifest until it is
     over again. When the command is cut off, a second one does the rest. What stands on the job runs
@@ -58,7 +61,8 @@ def retry(
     Batches of an archived job come back first, and copies of the input that are gone. Without `settings` those of
     the environment hold. With `overtake` a person has said that what others did to the table of the job is passed over.
     Raises BadInput for a cancelled job and for one whose archive is gone, and whatever `allowed` raises. `allowed` is
-    called in the transaction that begins, and before a copy is made.
+    called in the transaction that begins, and before a copy is made. Stale where rows would run again in a job that
+    is not as it was seen; then none does.
     """
     bring_back(ledger, job)
     under_way.wait(ledger, job.id)
@@ -77,9 +81,10 @@ def retry(
                 else:
                     for follower in followers:
                         follower.keep(connection)
-                piece, stale = _piece(
-                    connection, job, failed=failed, dead=dead, kind=kind, after=after
-                )
+                chosen = {"failed": failed, "dead": dead, "kind": kind, "group": group}
+                piece, stale = _piece(connection, job, chosen, after)
+                if whole is None and (piece.batches or piece.reopened):
+                    seen.check({"state": piece.was})
                 if whole is None and followers and _is_nothing(piece, followers):
                     raise _Nothing(piece)
         except _Nothing as nothing:
@@ -116,26 +121,14 @@ def _is_nothing(piece: Retried, followers: Sequence[Follower]) -> bool:
 
 
 def _piece(
-    connection: Connection,
-    job: Job,
-    *,
-    failed: bool,
-    dead: bool,
-    kind: RowErrorKind | None,
-    after: int,
+    connection: Connection, job: Job, chosen: Mapping[str, Any], after: int
 ) -> tuple[Retried, Sequence[int]]:
     """Puts some rows back; and the generations whose files are stale by that."""
-    piece = retries.retry(
-        connection,
-        job.id,
-        failed=failed,
-        dead=dead,
-        kind=kind,
-        after=after,
-        most_rows=ROWS_A_PIECE,
-    )
+    piece = retries.retry(connection, job.id, **chosen, after=after, most_rows=ROWS_A_PIECE)
     if piece.batches or piece.reopened:
-        redone = {"rows": piece.rows, "batches": piece.batches, "kind": kind}
+        redone = {"rows": piece.rows, "batches": piece.batches, "kind": chosen["kind"]}
+        if piece.reopened:
+            redone["state"] = [piece.was, piece.state]
         audit_log.record(connection, "retry", job.id, detail=redone)
     return piece, generations.reopen(connection, job.id) if piece.batches else []
 

@@ -1,7 +1,7 @@
 -- Makes batches that are over pending again, for their chosen failed rows.
 
 WITH piece AS MATERIALIZED (
-    SELECT id, state, rows, redo,
+    SELECT id, state, rows, redo, coalesce(last_error, 'the batch is dead') AS message,
            state = 'dead' AND (part_name IS NULL OR redo IS NOT NULL) AS unanswered
     FROM batches
     WHERE job_id = :id AND seq > :after AND seq <= coalesce(CAST(:last AS integer), seq)
@@ -12,14 +12,16 @@ WITH piece AS MATERIALIZED (
     FROM piece p CROSS JOIN LATERAL (
         SELECT row_index, kind FROM row_errors
         WHERE batch_id = p.id -- with job_id, too, old statistics may choose a worse index
+          AND (CAST(:group AS text) IS NULL OR <group_of_message> = :group)
     ) AS e
     WHERE (p.redo IS NULL OR NOT p.redo @> e.row_index)
       AND (:dead AND p.state = 'dead'
-           OR :failed AND (CAST(:kind AS text) IS NULL
-                           OR e.kind = :kind AND (p.state = 'done' OR :kind = 'batch_dead')))
+           OR :failed AND e.kind = coalesce(CAST(:kind AS text), e.kind)
+              AND (p.state = 'done' OR e.kind = 'batch_dead'
+                   OR coalesce(CAST(:kind AS text), CAST(:group AS text)) IS NULL))
     UNION ALL
     SELECT id, unnest(coalesce(redo, rows)) FROM piece
-    WHERE unanswered
+    WHERE unanswered AND (CAST(:group AS text) IS NULL OR <group_of_message> = :group)
       AND (:dead OR :failed AND coalesce(CAST(:kind AS text), 'batch_dead') = 'batch_dead')
 ), chosen AS MATERIALIZED (
     SELECT id, range_agg(rows) AS rows, sum(upper(rows) - lower(rows))::integer AS row_count

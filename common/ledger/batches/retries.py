@@ -1,10 +1,11 @@
 """Retry: failed rows run again beside the answers of their part; undo takes a retry back."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy import text
 
 from nightshift.common.errors import BadInput
+from nightshift.common.ledger.batches import similar_errors
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.jobs import archives, jobs, table_commits
@@ -17,8 +18,8 @@ class Retried:
     """What runs again: failed rows and their batches.
 
     `waiting` are batches that had no answer yet and go on beside them, `reopened` says that the
-    job was over, and `state` is its state now. `last` is the place in the dataset up to which the
-    job was searched; None when nothing is left behind it.
+    job was over, `was` is the state of the job before, and `state` that of now. `last` is the place
+    in the dataset up to which the job was searched; None when nothing is left behind it.
     """
 
     rows: int
@@ -27,6 +28,7 @@ class Retried:
     reopened: bool
     state: JobState
     last: int | None = None
+    was: JobState | None = field(default=None, compare=False)
 
     def then(self, later: "Retried") -> "Retried":
         """Both pieces of one retry together; batches of the first wait for the second."""
@@ -36,6 +38,7 @@ class Retried:
             batches=self.batches + later.batches,
             waiting=self.waiting,
             reopened=self.reopened or later.reopened,
+            was=self.was,
         )
 
 
@@ -46,15 +49,17 @@ def retry(
     failed: bool,
     dead: bool,
     kind: RowErrorKind | None = None,
+    group: str | None = None,
     after: int = -1,
     most_rows: int | None = None,
 ) -> Retried:
     """Failed rows of batches that are over run again; a job that is over runs again for them.
 
     `failed` takes every failed row, or those of one `kind`; `dead` takes the failed rows of dead
-    batches. Rows of a dead batch run again for the kind `batch_dead` only: for another kind the
-    batch would become done with rows that never ran. A job that failed with its batches still
-    waiting goes on. Raises BadInput for a cancelled job.
+    batches; with a `group` of messages (`similar_errors`) either takes those that say so. Rows of a
+    dead batch run again for the kind `batch_dead` only: for another kind the batch would become
+    done with rows that never ran. A job that failed with its batches still waiting goes on. Raises
+    BadInput for a cancelled job.
 
     With `most_rows` only a piece of the job is searched, behind the place `after`: about so many
     failed rows. The next piece begins at `last`.
@@ -73,7 +78,7 @@ def retry(
     if most_rows is not None:
         found = connection.scalar(LAST_OF_PIECE, {**piece, "most_rows": most_rows})
         piece["last"] = None if found is None else int(found)
-    wanted = {"failed": failed, "dead": dead, "kind": kind}
+    wanted = {"failed": failed, "dead": dead, "kind": kind, "group": group}
     moved = connection.execute(MAKE_PENDING, {**piece, **wanted}).one()
     left = connection.execute(LEFT, {"id": job_id, "moved": moved.batches}).one()
     stopped_early = state is JobState.FAILED and (left.waiting > 0 or left.dead == 0)
@@ -89,6 +94,7 @@ def retry(
         batches=moved.batches,
         waiting=left.waiting,
         reopened=reopened,
+        was=state,
         state=JobState.RUNNING if reopened else state,
         last=piece["last"],
     )
@@ -106,7 +112,7 @@ LAST_OF_PIECE = text("""
 """)
 """The place of the last batch of a piece with so many failed rows, or one batch with more."""
 
-MAKE_PENDING = statement(__file__, "make_pending")
+MAKE_PENDING = statement(__file__, "make_pending", group_of_message=similar_errors.GROUP)
 
 LEFT = text("""
     SELECT pool, engine_key,
