@@ -36,6 +36,12 @@ OF_JOB = text("""
 """)
 """The changes of one job."""
 
+OF_SUBJECT = text("""
+    SELECT happened_at, who, host, action, subject, detail FROM audit_log
+    WHERE subject = :subject AND id > (SELECT coalesce(max(id), 0) - :most FROM audit_log)
+    ORDER BY id
+""")
+"""The changes of a machine or of a batch of the API, among the newest of all."""
 
 LISTED = text("""
     SELECT id, happened_at, who, host, action, job_id, subject, detail FROM audit_log
@@ -44,6 +50,9 @@ LISTED = text("""
     ORDER BY id DESC LIMIT :limit
 """)
 """Changes of everything, or of the jobs of a tenant, the newest first."""
+
+MOST_LOOKED_AT = 10_000
+"""Newest changes among which those of a subject are looked for, which no index finds."""
 
 SOMEBODY = "an operator"
 """Who changed a job, for readers of its tenant, where that was nobody of the tenant."""
@@ -95,6 +104,14 @@ def of_job(connection: Connection, job_id: int, tenant: str | None = None) -> li
     """
     found = connection.execute(OF_JOB, {"job_id": job_id}).mappings()
     return [_seen_by(row, tenant) for row in found]
+
+
+def of_subject(connection: Connection, subject: str, tenant: str | None = None) -> list[Change]:
+    """The changes of a machine or of a batch of the API, the oldest first, among the MOST_LOOKED_AT newest of
+    all; as for `of_job`.
+    """
+    given = {"subject": subject, "most": MOST_LOOKED_AT}
+    return [_seen_by(row, tenant) for row in connection.execute(OF_SUBJECT, given).mappings()]
 
 
 def listed(

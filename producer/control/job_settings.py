@@ -1,6 +1,6 @@
 """Set: fields of a job that change after its submit, and what follows for people."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from nightshift.common.errors import BadInput
@@ -11,25 +11,46 @@ from nightshift.common.spec import finish_by
 from nightshift.common.spec.changes import NONE
 from nightshift.common.states import JobState
 from nightshift.producer.control.answer import Answer, Changes, detail
+from nightshift.producer.control.seen import NOTHING, Seen
 
 
-def change(ledger: Ledger, job: Job, wanted: Mapping[str, str]) -> Answer:
+def change(
+    ledger: Ledger,
+    job: Job,
+    wanted: Mapping[str, str],
+    *,
+    seen: Seen = NOTHING,
+    allowed: Callable[[Connection, Changes], object] = lambda *_: None,
+) -> Answer:
     """Changes fields of a job in one transaction; `wanted` are values as a user writes them.
 
-    Raises BadInput for a cancelled job, and for values that a spec cannot have.
+    Raises BadInput for a cancelled job, and for values that a spec cannot have; Stale where the job is not as
+    it was seen; and whatever `allowed` raises, which is asked about the changes under the lock of the job.
     """
-    in_spec = {name: value for name, value in wanted.items() if name != "finish_by"}
     with ledger.transaction() as connection:
-        changes = job_changes.change(connection, job.id, in_spec)
-        if "finish_by" in wanted:
-            changes |= _change_deadline(connection, job.id, wanted["finish_by"])
-        if changes:
-            audit_log.record(connection, "set", job.id, detail=detail(changes))
+        try:
+            changes = _change(connection, job.id, wanted)
+        except BadInput:
+            seen.check({"state": jobs.lock(connection, job.id)})  # that may be why
+            raise
         progress = jobs.progress(connection, job.id)
+        if changes:
+            before = {name: old for name, (old, _) in changes.items()}
+            seen.check({"state": progress["status"], **before})
+            allowed(connection, changes)
+            audit_log.record(connection, "set", job.id, detail=detail(changes))
         spent = spending.spent_out(connection, [job.id]) if "budget" in changes else []
     state, waiting = JobState(progress["status"]), progress["waiting"]
     then = _then(changes, state, waiting, spent[0][1] if spent else None)
     return Answer("set", job.label, job.id, changes, then)
+
+
+def _change(connection: Connection, job_id: int, wanted: Mapping[str, str]) -> Changes:
+    in_spec = {name: value for name, value in wanted.items() if name != "finish_by"}
+    changes = job_changes.change(connection, job_id, in_spec)
+    if "finish_by" in wanted:
+        changes |= _change_deadline(connection, job_id, wanted["finish_by"])
+    return changes
 
 
 def _change_deadline(connection: Connection, job_id: int, value: str) -> Changes:
@@ -44,10 +65,10 @@ def _change_deadline(connection: Connection, job_id: int, value: str) -> Changes
     if before == moment:
         return {}
     deadlines.set_finish_by(connection, job_id, moment)
-    return {"finish_by": (_shown(before), _shown(moment))}
+    return {"finish_by": (shown(before), shown(moment))}
 
 
-def _shown(moment: datetime | None) -> str | None:
+def shown(moment: datetime | None) -> str | None:
     """A moment on the clock of this machine, to the second."""
     return None if moment is None else moment.astimezone().isoformat(" ", "seconds")
 

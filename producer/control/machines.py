@@ -6,29 +6,33 @@ from nightshift.common.ledger.fleet import cordons
 from nightshift.common.ledger.fleet.cordons import Target
 from nightshift.common.text import first_few
 from nightshift.producer.control.answer import Answer, detail
+from nightshift.producer.control.seen import NOTHING, Seen
 
 IN_SERVICE = "in service"
 
 
-def cordon(ledger: Ledger, name: str, *, drains: bool) -> Answer:
+def cordon(ledger: Ledger, name: str, *, drains: bool, seen: Seen = NOTHING) -> Answer:
     """The target takes no new work; with `drains` its children also leave, as by SIGTERM.
 
-    BadInput where the ledger knows no host, worker or slot of this name.
+    BadInput where the ledger knows no host, worker or slot of this name; Stale where the target is not as it
+    was seen.
     """
     with ledger.transaction() as connection:
+        cordons.lock(connection)
         target = _known(connection, name)
         before = _state(connection, target)
         cordons.cordon(connection, target, drains=drains)
-        return _answer(connection, target, "drain" if drains else "cordon", before)
+        return _answer(connection, target, "drain" if drains else "cordon", before, seen)
 
 
-def uncordon(ledger: Ledger, name: str) -> Answer:
-    """The target takes work again. BadInput as for `cordon`."""
+def uncordon(ledger: Ledger, name: str, *, seen: Seen = NOTHING) -> Answer:
+    """The target takes work again. BadInput and Stale as for `cordon`."""
     with ledger.transaction() as connection:
+        cordons.lock(connection)
         target = _known(connection, name)
         before = _state(connection, target)
         cordons.uncordon(connection, target)
-        return _answer(connection, target, "uncordon", before)
+        return _answer(connection, target, "uncordon", before, seen)
 
 
 def _known(connection: Connection, name: str) -> Target:
@@ -45,11 +49,12 @@ def _state(connection: Connection, target: Target) -> str:
     return cordons.state(connection, target) or IN_SERVICE
 
 
-def _answer(connection: Connection, target: Target, action: str, before: str) -> Answer:
+def _answer(connection: Connection, target: Target, action: str, before: str, seen: Seen) -> Answer:
     """What changed, for how many slots; written down where something changed."""
     after, slots = _state(connection, target), cordons.slots(connection, target)
     changes = {} if before == after else {"state": (before, after)}
     if changes:
+        seen.check({"state": before})
         audit_log.record(connection, action, subject=target.label, detail=detail(changes))
     figures = {"slots": slots["slots"], "workers": slots["workers"]}
     then = f"{slots['slots']} slots of {slots['workers']} workers"

@@ -16,11 +16,14 @@ OTHERS_JOB = "a job of another tenant"
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason: a word for machines, a sentence for people, and the command that helps, if any."""
+    """One reason: a word for machines, a sentence for people, and the command that helps, if any; `priority` is
+    one with which the job would go first.
+    """
 
     kind: str
     sentence: str
     command: str = ""
+    priority: int | None = None
 
 
 def explain(facts: Facts) -> list[Reason]:
@@ -209,6 +212,7 @@ def _others_first(facts: Facts) -> Reason:
         "others_first",
         f"{first} goes first on the same workers, with priority {facts.ahead_priority}",
         f"nightshift set {facts.job_id} --priority {facts.ahead_priority}",
+        facts.ahead_priority,
     )
 
 
@@ -265,6 +269,7 @@ def _taken(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
         f"the pool {facts.pool} has {_count(len(slots), 'slot')}, and {count} of them "
         f"{'works' if count == 1 else 'work'} for {holder}{more}",
         f"nightshift set {facts.job_id} --priority {(one.priority or 0) + 1}",
+        (one.priority or 0) + 1,
     )
 
 

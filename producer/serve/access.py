@@ -12,6 +12,7 @@ from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import jobs, tenant_costs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
+from nightshift.producer.control.answer import Changes
 from nightshift.producer.serve.errors import ApiError
 from nightshift.producer.serve.ledger import keys, quotas, tenants
 from nightshift.producer.serve.ledger.keys import Caller, Role
@@ -163,6 +164,21 @@ def may_reopen(caller: Caller, job: Job) -> Callable[[Connection], None]:
         refuse_spent(connection, caller.tenant)
         if job.state.over:
             refuse_more_rows(connection, caller.tenant, job.id, again=True)
+
+    return ask
+
+
+def may_change(caller: Caller) -> Callable[[Connection, Changes], None]:
+    """What is asked about changed fields of a job: raises ApiError 400 for a priority or a pool beyond what
+    the tenant may have. An operator is not bound.
+    """
+
+    def ask(connection: Connection, changes: Changes) -> None:
+        if caller.role == "operator":
+            return
+        tenant = tenants.get(connection, caller.tenant)
+        if tenant is not None and (why := limits.change_refusal(tenant, changes)):
+            raise ApiError(400, why, code="not_allowed")
 
     return ask
 

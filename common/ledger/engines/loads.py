@@ -75,8 +75,9 @@ def lock(connection: Connection, job_id: int) -> None:
     connection.execute(statement, {"job_id": job_id})
 
 
-def accept(connection: Connection, pool: str, engine_key: str, child: str | None) -> None:
-    """Lets the machine of a child load an engine again at once; with None every machine of the pool.
+def accept(connection: Connection, pool: str, engine_key: str, child: str | None) -> int:
+    """Lets the machine of a child load an engine again at once; with None every machine of the pool. Returns
+    how many machines were set aside.
 
     Loads that failed after the child began were those of other slots: their pause goes on to grow.
     """
@@ -86,16 +87,20 @@ def accept(connection: Connection, pool: str, engine_key: str, child: str | None
               SELECT FROM workers w WHERE w.id = :child AND w.supervisor = r.supervisor
               AND w.started_at >= r.failed_at))
     """)
-    connection.execute(statement, {"pool": pool, "engine_key": engine_key, "child": child})
+    given = {"pool": pool, "engine_key": engine_key, "child": child}
+    return connection.execute(statement, given).rowcount
 
 
-def forgive(connection: Connection, pool: str, engine_key: str) -> None:
-    """Lets the engine of a new or reopened job be loaded again at once, with no failure counted."""
+def forgive(connection: Connection, pool: str, engine_key: str) -> bool:
+    """Lets the engine of a new or reopened job be loaded again at once, with no failure counted. Returns
+    whether there was anything to forgive.
+    """
     statement = text("""
-        UPDATE engines SET load_failures = 0 WHERE pool = :pool AND engine_key = :engine_key
+        UPDATE engines SET load_failures = 0
+        WHERE pool = :pool AND engine_key = :engine_key AND load_failures > 0
     """)
-    connection.execute(statement, {"pool": pool, "engine_key": engine_key})
-    accept(connection, pool, engine_key, None)
+    counted = connection.execute(statement, {"pool": pool, "engine_key": engine_key}).rowcount
+    return accept(connection, pool, engine_key, None) + counted > 0
 
 
 def cache_tokens(connection: Connection, pool: str, engine_key: str) -> int | None:

@@ -72,6 +72,11 @@ def find(connection: Connection, name: str) -> Target | None:
     return None if found is None else Target(found.kind, found.name)
 
 
+def lock(connection: Connection) -> None:
+    """Lets nobody else change a cordon until the end of the transaction; who reads them does not wait."""
+    connection.execute(text("LOCK TABLE cordons IN SHARE ROW EXCLUSIVE MODE"))
+
+
 def cordon(connection: Connection, target: Target, *, drains: bool) -> None:
     """From the next look of its supervisor on, the target takes no new work. With `drains` its
     children leave as by SIGTERM, and none is started.

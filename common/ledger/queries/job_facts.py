@@ -35,12 +35,14 @@ SLOTS = text("""
 """Living slots with the engine that each has and should have, and a job that needs the engine."""
 
 POOLS = text("""
-    SELECT DISTINCT pool FROM slots
-    WHERE coalesce(serves, :engine_key) = :engine_key
-      AND seen_at > now() - make_interval(secs => :alive)
-    ORDER BY pool
+    SELECT DISTINCT s.pool FROM slots s
+    WHERE coalesce(s.serves, :engine_key) = :engine_key AND s.state <> 'lost'
+      AND s.seen_at > now() - make_interval(secs => :alive)
+      AND NOT EXISTS (SELECT FROM cordoned_slots c
+                      WHERE c.supervisor = s.supervisor AND c.slot = s.slot)
+    ORDER BY s.pool
 """)
-"""Pools of living machines that may load an engine."""
+"""Pools of living machines that may load an engine, and take work."""
 
 LIVING_SECONDS = 60.0
 """A machine or a reaper that was silent for longer counts as gone, as in the view job_progress."""
@@ -155,7 +157,7 @@ def slots(connection: Connection, pool: str | None = None) -> list[Row]:
 
 
 def pools(connection: Connection, engine_key: str) -> list[str]:
-    """The pools with living slots that may have this engine."""
+    """The pools with living slots that may have this engine, and are not cordoned."""
     given = {"engine_key": engine_key, "alive": LIVING_SECONDS}
     return list(connection.scalars(POOLS, given))
 

@@ -1,5 +1,6 @@
 """What the specs of a tenant may do, and how much at once. Pure."""
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 from nightshift.common.spec import (
@@ -65,6 +66,15 @@ def _folder_refusal(tenant: Tenant, spec: JobSpec, store: str | None) -> str | N
 def place_refusal(tenant: Tenant, spec: JobSpec) -> str | None:
     """As `refusal`, of a spec whose engine and folders the operator has chosen: that of a batch."""
     return priority_refusal(tenant, spec.priority) or pool_refusal(tenant, spec.pool)
+
+
+def change_refusal(tenant: Tenant, changes: Mapping[str, tuple[object, object]]) -> str | None:
+    """Why a tenant may not change fields of its job, given by old and new value. What does not change may be
+    beyond its limits: an operator has put it there.
+    """
+    priority, pool = (changes.get(name, (None, None))[1] for name in ("priority", "pool"))
+    refused = None if priority is None else priority_refusal(tenant, int(str(priority)))
+    return refused or (None if pool is None else pool_refusal(tenant, str(pool)))
 
 
 def priority_refusal(tenant: Tenant, priority: int) -> str | None:

@@ -7,6 +7,7 @@ from starlette.routing import Route
 from nightshift.common.ledger import audit_log
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import jobs
+from nightshift.producer.control.seen import NOTHING, Seen
 from nightshift.producer.serve import access
 from nightshift.producer.serve.calls import (
     JSON_OBJECT,
@@ -56,20 +57,24 @@ def list_batches(call: Call) -> dict[str, Any]:
     return objects.page(rows, has_more=len(found) > limit)
 
 
-def cancel_batch(call: Call) -> dict[str, Any]:
-    """Cancels a batch; what is done of it is delivered."""
+def cancel_batch(call: Call, seen: Seen = NOTHING) -> dict[str, Any]:
+    """Cancels a batch; what is done of it is delivered. Stale where it is not as it was seen."""
     with call.ledger.transaction() as connection:
         found = api_batches.locked(connection, call.caller.tenant, call.path["id"])
         if found is None:
             raise not_found("batch", call.path["id"])
         if found.state in (ApiBatchStatus.VALIDATING, ApiBatchStatus.IN_PROGRESS):
+            seen.check({"state": found.state})
             api_batch_steps.cancel(connection, found)
-            audit_log.record(connection, "cancel", found.job_id, f"batch {found.id}")
+            now = _get(connection, call).state
+            moved = {"state": [found.state, now]}
+            audit_log.record(connection, "cancel", found.job_id, f"batch {found.id}", moved)
         elif found.state in (
             ApiBatchStatus.COMPLETED,
             ApiBatchStatus.FAILED,
             ApiBatchStatus.EXPIRED,
         ):
+            seen.check({"state": found.state})
             raise ApiError(
                 409,
                 f"the batch is {found.state} and cannot be cancelled",
@@ -80,13 +85,16 @@ def cancel_batch(call: Call) -> dict[str, Any]:
         return _seen(connection, _get(connection, call))
 
 
-def retry_batch(call: Call) -> dict[str, Any]:
-    """Runs the rows that failed again; new files of results take the place of the old ones at the end."""
+def retry_batch(call: Call, seen: Seen = NOTHING) -> dict[str, Any]:
+    """Runs the rows that failed again; new files of results take the place of the old ones at the end. Stale
+    where the batch is not as it was seen.
+    """
     from nightshift.producer import retry  # loads Arrow, which most servers never need
 
     with call.ledger.transaction() as connection:
         found = _get(connection, call)
-        begun = create.is_retry(call.headers) and found.state in GOES_ON
+        again = create.is_retry(call.headers) or bool(seen.values)
+        begun = again and found.state in GOES_ON
         cut_off = begun and api_batch_retry.goes_on(connection, found.id)
         if begun and not cut_off:
             return _seen(connection, found)  # the first try has come through
@@ -95,12 +103,16 @@ def retry_batch(call: Call) -> dict[str, Any]:
         if cut_off and job is not None:
             pass  # the first try may have died in the middle: the rest of its rows is put back now
         elif why := never_again(found, has_job=job is not None, has_input=has_input):
+            seen.check({"state": found.state})
             raise ApiError(409, why, param="id", code="nothing_to_retry", retried=False)
     assert job is not None
 
     def allowed(connection: Connection) -> None:
         access.refuse_spent(connection, found.tenant)
         access.refuse_more_rows(connection, found.tenant, job.id, again=True)
+        now = api_batches.locked(connection, found.tenant, found.id)
+        if now is not None and not cut_off:
+            seen.check({"state": now.state})
 
     settings = call.context.settings
     retry.retry(
