@@ -11,18 +11,24 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from nightshift.common import provenance
+from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Connection, Ledger, audit_log
-from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs import deadlines, jobs
 from nightshift.common.ledger.jobs.jobs import Job
-from nightshift.common.ledger.queries import failed_rows, job_facts, job_pace, live_parts
+from nightshift.common.ledger.queries import job_facts, job_pace, live_parts
+from nightshift.common.spec.changes import NONE
 from nightshift.common.states import RowErrorKind
 from nightshift.producer.advice.here import Here
-from nightshift.producer.control import job_moves
+from nightshift.producer.control import job_moves, job_settings
+from nightshift.producer.control.seen import Seen, Stale, written
 from nightshift.producer.explain import facts, reasons
 from nightshift.producer.serve import access
+from nightshift.producer.serve.api.fields import CHANGEABLE
 from nightshift.producer.serve.calls import plans
-from nightshift.producer.serve.console import render
+from nightshift.producer.serve.console import failures, render
+from nightshift.producer.serve.console.failures import NO_FAILURES, Failures
 from nightshift.producer.serve.console.jobs import MOVES
+from nightshift.producer.serve.console.mending import WAS, refusal, seen
 from nightshift.producer.serve.console.page_calls import (
     Visit,
     action,
@@ -30,8 +36,10 @@ from nightshift.producer.serve.console.page_calls import (
     page,
     seen_at,
 )
-from nightshift.producer.serve.errors import ApiError
-from nightshift.producer.serve.ledger import api_batches
+from nightshift.producer.serve.console.remedies import remedies
+from nightshift.producer.serve.errors import ApiError, answer, message
+from nightshift.producer.serve.ledger import api_batches, tenants
+from nightshift.producer.serve.ledger.tenants import Tenant
 from nightshift.producer.views.deadlines import with_deadlines
 from nightshift.producer.views.in_table import with_table
 
@@ -43,43 +51,88 @@ ON_TIMELINE = 200
 
 COUNT_SECONDS, MOST_COUNTED = 5.0, 1000
 
+SHOWN_GROUPS = 5
+"""Groups of failed rows that the page shows, the largest."""
+
+MOST_PRIORITY = 1000
+"""Highest priority of a spec."""
+
 MOST_FILES = 5
 """Input files that the page names."""
 
 
 class Kinds:
     """How many rows of a job failed how, counted anew once their number has changed, and not more often
-    than COUNT_SECONDS: of a million failed rows a count takes a while.
+    than COUNT_SECONDS, nor for more than a twentieth of the time: of a million failed rows a count takes a while.
     """
 
     def __init__(self) -> None:
-        self._counts: OrderedDict[int, tuple[float, int, dict[str, int]]] = OrderedDict()
+        self._counts: OrderedDict[int, tuple[float, int, Failures]] = OrderedDict()
 
-    def of(self, connection: Connection, row: Mapping[str, Any]) -> dict[str, int]:
+    def of(self, connection: Connection, row: Mapping[str, Any]) -> Failures:
         """The counts of a job, by its row of job_progress."""
         job, failed, now = row["job"], row["rows_failed"], time.monotonic()
-        counted_at, known, counts = self._counts.get(job, (0.0, 0, {}))
-        if failed != known and (not counts or now - counted_at > COUNT_SECONDS):
-            counts = failed_rows.count_by_kind(connection, job) if failed else {}
-            self._counts[job] = (now, failed, counts)
+        due, known, found = self._counts.get(job, (0.0, 0, NO_FAILURES))
+        if failed != known and (not found.kinds or now > due):
+            found = failures.of(connection, job, most=SHOWN_GROUPS) if failed else NO_FAILURES
+            took = time.monotonic() - now
+            self._counts[job] = (now + max(COUNT_SECONDS, 20 * took), failed, found)
             while len(self._counts) > MOST_COUNTED:
                 self._counts.popitem(last=False)
-        return counts
+        return found
 
 
-def show_job(visit: Visit) -> Response:
-    """The page."""
+def show_job(
+    visit: Visit,
+    status: int = 200,
+    message: str | None = None,
+    typed: Mapping[str, str] | None = None,
+) -> Response:
+    """The page; with a `message` where a change was refused, and what somebody has `typed` for it."""
     job = visit.job()
     spec = job.spec.model_dump(mode="json", exclude_unset=True)
     _, look = live_job(visit)
+    with visit.ledger.transaction() as connection:
+        now = settings_of(connection, job)
+        tenant = _bounds(connection, visit)
+        pools = job_facts.pools(connection, job.spec.engine_key)
+    allowed = pools if tenant is None or tenant.pools is None else tenant.pools
     return visit.page(
         "job.html",
+        status,
+        message,
         title=job.spec.name,
         job=job,
         spec=yaml.safe_dump(spec, sort_keys=False, allow_unicode=True),
         origin=_origin(visit.ledger, job),
         live=render.safe(look()),
+        now=now,
+        typed={**now, **(typed or {})},
+        is_open=typed is not None,
+        pools=sorted({*allowed, job.spec.pool}),
+        most_priority=MOST_PRIORITY if tenant is None else tenant.max_priority,
     )
+
+
+def settings_of(connection: Connection, job: Job) -> dict[str, str]:
+    """The fields of a job that its page changes, as the page writes them. A job without a price has no budget."""
+    spec = job.spec
+    found = {
+        "pool": spec.pool,
+        "priority": spec.priority,
+        "weight": spec.weight,
+        "max_parallel": spec.limits.max_parallel,
+        "finish_by": job_settings.shown(deadlines.finish_by(connection, job.id)),
+    }
+    if spec.engine.has_price:
+        found["budget"] = spec.limits.budget
+    return {name: written(value) for name, value in found.items()}
+
+
+def _bounds(connection: Connection, visit: Visit) -> Tenant | None:
+    """The tenant whose limits hold for the looker; None for an operator."""
+    scope = visit.looker.scope
+    return None if scope is None else tenants.get(connection, scope)
 
 
 def _origin(ledger: Ledger, job: Job) -> dict[str, str]:
@@ -111,7 +164,7 @@ def live_job(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
     trails, kinds, here = state.trails, state.kinds, visit.context.here
 
     def look() -> str:
-        seen = _seen(ledger, kinds, here(), job.id, scope)
+        seen = _seen(ledger, kinds, here(), job.id, scope, acts=acts)
         if seen is None:
             return render.fragment("gone.html", kind="job", place="/")
         return render.fragment("job_live.html", acts=acts, trail=trails.note(seen["row"]), **seen)
@@ -120,7 +173,7 @@ def live_job(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
 
 
 def _seen(
-    ledger: Ledger, kinds: Kinds, here: Here, job_id: int, tenant: str | None
+    ledger: Ledger, kinds: Kinds, here: Here, job_id: int, tenant: str | None, *, acts: bool
 ) -> dict[str, Any] | None:
     """What the page shows of a job now; None where the job is gone."""
     with ledger.transaction() as connection:
@@ -129,10 +182,15 @@ def _seen(
             return None
         (row,) = with_deadlines(connection, job_pace.some(connection, [job.id]))
         row = with_table(connection, row)
+        known = facts.facts(connection, job, tenant=tenant, here=here)
+        found = reasons.explain(known)
+        bounds = None if tenant is None else tenants.get(connection, tenant)
+        now = settings_of(connection, job)
         return {
             "row": row,
-            "reasons": reasons.explain(facts.facts(connection, job, tenant=tenant, here=here)),
-            "kinds": kinds.of(connection, row),
+            "reasons": found,
+            "helps": [remedies(each, known, now, bounds) if acts else [] for each in found],
+            "failures": kinds.of(connection, row),
             "attempts": job_facts.recent(connection, job.id, ON_TIMELINE),
             "shown": ATTEMPTS,
             "now": datetime.now(UTC),
@@ -141,39 +199,99 @@ def _seen(
         }
 
 
+def _changed(visit: Visit, change: Callable[[Job, Seen], object]) -> Response:
+    """Changes the job of the address, and leads to its page. Where it is no longer as the form's page showed it,
+    or the change is refused, the answer is the page of now, and says so.
+    """
+    job = visit.job()
+    try:
+        change(job, seen(visit))
+    except Stale as stale:
+        with visit.ledger.transaction() as connection:
+            changes = audit_log.of_job(connection, job.id, visit.looker.scope)
+        return show_job(visit, 409, refusal(job.label, stale, changes))
+    except (ApiError, BadInput) as error:
+        told = answer(error)
+        return show_job(visit, told.status_code, message(told), _typed(visit))
+    return seen_at(f"/jobs/{job.id}")
+
+
+def _typed(visit: Visit) -> dict[str, str] | None:
+    """What the form of fields had; None for another form."""
+    given = {name: values[0] for name, values in visit.form.items() if name in CHANGEABLE}
+    return given or None
+
+
 def move_job(visit: Visit) -> Response:
-    """Pauses, resumes or cancels the job."""
-    job, do = visit.job(), (visit.form.get("do") or [""])[0]
+    """Pauses, resumes or cancels the job; resumes with another budget where the form has one."""
+    do, budget = (visit.field(name) for name in ("do", "budget"))
     if do not in MOVES:
         raise ApiError(400, "do is not one of pause, resume and cancel", param="do")
-    MOVES[do](visit.ledger, job)
-    return seen_at(f"/jobs/{job.id}")
+    if do == "resume" and budget:
+        amount = _amount(budget)
+        return _changed(
+            visit, lambda job, seen: job_moves.resume(visit.ledger, job, amount, seen=seen)
+        )
+    return _changed(visit, lambda job, seen: MOVES[do](visit.ledger, job, seen=seen))
+
+
+def _amount(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ApiError(400, f"budget is {text[:50]!r}, and no amount", param="budget") from error
+
+
+def set_job(visit: Visit) -> Response:
+    """Changes the fields of the job that the form has with another value than its page showed."""
+    wanted = {
+        name: visit.field(name) or NONE
+        for name in sorted(CHANGEABLE)
+        if name in visit.form and (visit.field(name) or NONE) != visit.field(f"{WAS}{name}")
+    }
+    allowed = access.may_change(visit.looker.caller)
+    return _changed(
+        visit,
+        lambda job, seen: job_settings.change(
+            visit.ledger, job, wanted, seen=seen, allowed=allowed
+        ),
+    )
 
 
 def load_job(visit: Visit) -> Response:
     """Lets machines that could not load the engine of the job try again at once."""
-    job = visit.job()
-    job_moves.load_again(visit.ledger, job)
-    return seen_at(f"/jobs/{job.id}")
+    return _changed(visit, lambda job, seen: job_moves.load_again(visit.ledger, job, seen=seen))
 
 
 def retry_job(visit: Visit) -> Response:
-    """Runs the rows that failed again: all of them, or those of one kind."""
+    """Runs the rows that failed again: all of them, those of one kind, or those of one group of messages."""
     from nightshift.producer import retry  # loads Arrow
 
-    job, kind = visit.job(), (visit.form.get("kind") or [""])[0]
+    kind, group = visit.field("kind"), visit.field("group") or None
     if kind and kind not in list(RowErrorKind):
         raise ApiError(400, f"there is no kind of error {kind[:50]!r}", param="kind")
     wanted = RowErrorKind(kind) if kind else None
-    allowed = access.may_reopen(visit.looker.caller, job)
-    retry.retry(visit.ledger, job, failed=True, dead=wanted is None, kind=wanted, allowed=allowed)
-    return seen_at(f"/jobs/{job.id}")
+
+    def change(job: Job, seen: Seen) -> None:
+        retry.retry(
+            visit.ledger,
+            job,
+            failed=True,
+            dead=wanted is None and group is None,
+            kind=wanted,
+            group=group,
+            allowed=access.may_reopen(visit.looker.caller, job),
+            seen=seen,
+        )
+
+    return _changed(visit, change)
 
 
 ROUTES: list[Route] = [
     page("/jobs/{id}", show_job),
     live("/live/jobs/{id}", live_job),
     action("/jobs/{id}/move", move_job),
+    action("/jobs/{id}/set", set_job),
     action("/jobs/{id}/retry", retry_job, slow=plans),
     action("/jobs/{id}/load", load_job),
 ]

@@ -68,6 +68,10 @@ class Visit:
         given: str | None = kept(self.request.query_params.get(name))
         return given or None
 
+    def field(self, name: str) -> str:
+        """A field of the form without spaces around it; empty for none."""
+        return (self.form.get(name) or [""])[0].strip()
+
     def number(self, name: str, default: int) -> int:
         """A whole number of the address; `default` for anything else."""
         given = self.request.query_params.get(name, "")
@@ -89,10 +93,17 @@ class Visit:
             host=self.looker.host,
         )
 
-    def page(self, template: str, **given: Any) -> Response:
-        """A page with what every page shows."""
+    def page(
+        self, template: str, status: int = 200, message: str | None = None, **given: Any
+    ) -> Response:
+        """A page with what every page shows; `message` says why a change was refused."""
         return render.page(
-            template, looker=self.looker, path=self.request.url.path, message=None, **given
+            template,
+            status,
+            looker=self.looker,
+            path=self.request.url.path,
+            message=message,
+            **given,
         )
 
 

@@ -1,0 +1,40 @@
+"""Failed rows in groups: by kind, and by what their messages say."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.queries import failed_rows
+
+EXAMINED = 50_000
+"""Rows whose messages are read at most, about. Of a million rows 1.2 s were needed on one core for all
+messages, of one in twenty 0.15 s: the rows themselves are passed over fast."""
+
+EXAMPLES = 3
+"""Rows of a group that the page names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """How many rows failed by kind, and the largest groups of similar messages. Of `every` so many rows one was
+    looked at: with more than 1 the counts of groups are estimates.
+    """
+
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    groups: tuple[Mapping[str, Any], ...] = ()
+    every: int = 1
+
+
+NO_FAILURES = Failures()
+
+
+def of(connection: Connection, job_id: int, *, most: int, kind: str | None = None) -> Failures:
+    """The failed rows of a job in at most so many groups, of one kind if named."""
+    kinds = failed_rows.count_by_kind(connection, job_id)
+    rows = sum(kinds.values()) if kind is None else kinds.get(kind, 0)
+    every = max(1, rows // EXAMINED)
+    groups = failed_rows.count_by_message(
+        connection, job_id, kind=kind, most=most, every=every, examples=EXAMPLES
+    )
+    return Failures(kinds, tuple(groups), every)
