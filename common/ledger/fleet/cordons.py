@@ -127,6 +127,13 @@ def listed(connection: Connection) -> Sequence[RowMapping]:
     return connection.execute(statement).mappings().all()
 
 
+def states(connection: Connection) -> dict[str, str]:
+    """`cordoned` or `drained` by the name of each target that has a cordon of its own."""
+    return {
+        each["name"]: "drained" if each["drains"] else "cordoned" for each in listed(connection)
+    }
+
+
 def count_in_pool(connection: Connection, pool: str, alive_seconds: float) -> int:
     """Slots of living machines of a pool that are cordoned."""
     statement = text("""

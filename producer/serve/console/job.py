@@ -13,6 +13,7 @@ from starlette.routing import Route
 from nightshift.common import provenance
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Connection, Ledger, audit_log
+from nightshift.common.ledger.fleet import cordons
 from nightshift.common.ledger.jobs import deadlines, jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts, job_pace, live_parts
@@ -36,7 +37,7 @@ from nightshift.producer.serve.console.page_calls import (
     page,
     seen_at,
 )
-from nightshift.producer.serve.console.remedies import remedies
+from nightshift.producer.serve.console.remedies import Shown, remedies
 from nightshift.producer.serve.errors import ApiError, answer, message
 from nightshift.producer.serve.ledger import api_batches, tenants
 from nightshift.producer.serve.ledger.tenants import Tenant
@@ -184,12 +185,15 @@ def _seen(
         row = with_table(connection, row)
         known = facts.facts(connection, job, tenant=tenant, here=here)
         found = reasons.explain(known)
-        bounds = None if tenant is None else tenants.get(connection, tenant)
-        now = settings_of(connection, job)
+        shown = Shown(
+            settings_of(connection, job),
+            {} if tenant is not None else cordons.states(connection),
+            None if tenant is None else tenants.get(connection, tenant),
+        )
         return {
             "row": row,
             "reasons": found,
-            "helps": [remedies(each, known, now, bounds) if acts else [] for each in found],
+            "helps": [remedies(each, known, shown) if acts else [] for each in found],
             "failures": kinds.of(connection, row),
             "attempts": job_facts.recent(connection, job.id, ON_TIMELINE),
             "shown": ATTEMPTS,

@@ -1,5 +1,6 @@
 """What a page can do about a reason why a job stands where it stands. Pure."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,7 +17,7 @@ from nightshift.producer.serve.tenants import limits
 
 class Help(StrEnum):
     """What the page can do: resume a paused job, run failed rows again, load the engine again, raise the
-    priority, move to another pool, lead to the form below, lead an operator to the fleet.
+    priority, move to another pool, lead to the form below, give machines back.
     """
 
     RESUME = "resume"
@@ -61,6 +62,10 @@ HELPS: Mapping[str, tuple[Help, ...] | str] = {
 """What helps by the kind of a reason, or why nothing on a page does."""
 
 
+MOST_GIVEN_BACK = 3
+"""Cordons that a page offers to end; more lead to the page of the fleet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """A button: its words, and the form that it sends to `place`; a link where there is no `form`. `asks` names a
@@ -72,80 +77,88 @@ class Remedy:
     form: Mapping[str, str] = field(default_factory=dict)
     asks: str = ""
 
+    @property
+    def id(self) -> str:
+        """A name of the button on its page, another one for another form."""
+        return re.sub("[^A-Za-z0-9]+", "-", "-".join(["help", self.label, *self.form.values()]))
 
-def remedies(
-    reason: Reason, facts: Facts, now: Mapping[str, str], tenant: Tenant | None
-) -> list[Remedy]:
-    """The buttons beside a reason, for somebody who may change the job. `now` has the fields of the job as the
-    page shows them, `tenant` whose limits hold, None for an operator.
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the page shows of the job's fields, and of the cordons by their names; `tenant` is whose limits hold,
+    None for an operator.
     """
+
+    fields: Mapping[str, str]
+    cordons: Mapping[str, str] = field(default_factory=dict)
+    tenant: Tenant | None = None
+
+    def may(self, name: str, value: object) -> bool:
+        """Whether the limits of the tenant allow this value of a field."""
+        return self.tenant is None or not limits.change_refusal(self.tenant, {name: (None, value)})
+
+
+def remedies(reason: Reason, facts: Facts, shown: Shown) -> list[Remedy]:
+    """The buttons beside a reason, for somebody who may change the job."""
     helps = HELPS.get(reason.kind, ())
     if isinstance(helps, str):
         return []
-    here = f"/jobs/{facts.job_id}"
-    return [
-        Remedy(
-            each.label,
-            each.place if each.place.startswith(("/", "#")) else f"{here}/{each.place}",
-            {f"{WAS}state": str(facts.state), **each.form} if each.form else {},
-            each.asks,
-        )
-        for help_ in helps
-        for each in _remedies(help_, reason, facts, now, tenant)
-    ]
+    return [each for wanted in helps for each in _buttons(wanted, reason, facts, shown)]
 
 
-def _remedies(
-    help_: Help, reason: Reason, facts: Facts, now: Mapping[str, str], tenant: Tenant | None
-) -> Iterator[Remedy]:
-    match help_:
+def _buttons(wanted: Help, reason: Reason, facts: Facts, shown: Shown) -> Iterator[Remedy]:
+    here, state = f"/jobs/{facts.job_id}", {f"{WAS}state": str(facts.state)}
+    match wanted:
         case Help.RESUME:
-            yield from _resume(facts, now)
+            yield from _resume(facts, shown)
         case Help.RETRY:
             yield from _retry(facts)
         case Help.LOAD:
-            yield Remedy("Try again now", "load", {"do": "load"})
-        case Help.PRIORITY:
-            yield from _priority(reason, now, tenant)
+            yield Remedy("Try again now", f"{here}/load", state)
+        case Help.PRIORITY if reason.priority is not None and shown.may(
+            "priority", reason.priority
+        ):
+            given = {"priority": str(reason.priority), f"{WAS}priority": shown.fields["priority"]}
+            yield Remedy(f"Raise priority to {reason.priority}", f"{here}/set", state | given)
         case Help.POOL:
-            yield from _pools(facts, now, tenant)
+            was = {f"{WAS}pool": shown.fields["pool"]}
+            for pool in facts.pools:
+                if pool != facts.pool and shown.may("pool", pool):
+                    form = state | was | {"pool": pool}
+                    yield Remedy(f"Move to pool {pool}", f"{here}/set", form)
         case Help.FORM:
             yield Remedy("Change it below", "#change")
-        case Help.FLEET if tenant is None:
-            yield Remedy("To the fleet", "/fleet")
+        case Help.FLEET if shown.tenant is None:
+            yield from _give_back(facts, shown)
 
 
-def _resume(facts: Facts, now: Mapping[str, str]) -> Iterator[Remedy]:
+def _resume(facts: Facts, shown: Shown) -> Iterator[Remedy]:
     job = Subject(facts.job_id, reason=facts.reason)
     if job.refused:
         yield from _retry(facts)
-    if job.over_budget:
-        form = {"do": "resume", f"{WAS}budget": now["budget"]}
-        yield Remedy("Resume with this budget", "move", form, "budget")
+    place = f"/jobs/{facts.job_id}/move"
+    form = {f"{WAS}state": str(facts.state), "do": "resume"}
+    if job.over_budget and "budget" in shown.fields:
+        was = {f"{WAS}budget": shown.fields["budget"]}
+        yield Remedy("Resume with this budget", place, form | was, "budget")
     else:
-        yield Remedy("Resume", "move", {"do": "resume"})
+        yield Remedy("Resume", place, form)
 
 
 def _retry(facts: Facts) -> Iterator[Remedy]:
-    if facts.rows_failed:
-        yield Remedy(f"Run {facts.rows_failed:,} failed rows again", "retry", {"kind": ""})
-    elif facts.state is JobState.FAILED:
-        yield Remedy("Run the job again", "retry", {"kind": ""})
+    label = f"Run {facts.rows_failed:,} failed rows again"
+    if facts.state is JobState.FAILED and not facts.rows_failed:
+        label = "Run the job again"
+    if facts.rows_failed or facts.state is JobState.FAILED:
+        form = {f"{WAS}state": str(facts.state), "kind": ""}
+        yield Remedy(label, f"/jobs/{facts.job_id}/retry", form)
 
 
-def _priority(reason: Reason, now: Mapping[str, str], tenant: Tenant | None) -> Iterator[Remedy]:
-    if reason.priority is None or _refused(tenant, "priority", reason.priority):
-        return
-    form = {"priority": str(reason.priority), f"{WAS}priority": now["priority"]}
-    yield Remedy(f"Raise priority to {reason.priority}", "set", form)
-
-
-def _pools(facts: Facts, now: Mapping[str, str], tenant: Tenant | None) -> Iterator[Remedy]:
-    for pool in facts.pools:
-        if pool != facts.pool and not _refused(tenant, "pool", pool):
-            form = {"pool": pool, f"{WAS}pool": now["pool"]}
-            yield Remedy(f"Move to pool {pool}", "set", form)
-
-
-def _refused(tenant: Tenant | None, name: str, value: object) -> bool:
-    return tenant is not None and bool(limits.change_refusal(tenant, {name: (None, value)}))
+def _give_back(facts: Facts, shown: Shown) -> Iterator[Remedy]:
+    """The cordons of the job's pool end; an operator's part."""
+    names = sorted({slot.cordon for slot in facts.slots if slot.cordon in shown.cordons})
+    for name in names[:MOST_GIVEN_BACK]:
+        form = {"do": "uncordon", "name": str(name), f"{WAS}state": shown.cordons[str(name)]}
+        yield Remedy(f"Give back {name}", "/fleet", form)
+    if not 0 < len(names) <= MOST_GIVEN_BACK:
+        yield Remedy("To the fleet", "/fleet")

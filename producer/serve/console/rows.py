@@ -12,7 +12,7 @@ from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import failed_rows, live_parts
 from nightshift.common.states import RowErrorKind
 from nightshift.producer.serve.calls import reads
-from nightshift.producer.serve.console import render
+from nightshift.producer.serve.console import failures, render
 from nightshift.producer.serve.console.page_calls import Visit, live, page
 
 ROWS = 10
@@ -21,8 +21,8 @@ ROWS = 10
 PAGE_ROWS = 100
 """Failed rows of a page."""
 
-MESSAGES = 10
-"""Messages of errors that the page counts, the most frequent."""
+GROUPS = 10
+"""Groups of similar errors that the page shows, the largest."""
 
 
 def show_rows(visit: Visit) -> Response:
@@ -78,33 +78,38 @@ def _rows(ledger: Ledger, job: Job, indices: list[int] | None, seed: int) -> dic
 
 
 def show_failed(visit: Visit) -> Response:
-    """Failed rows by kind and message, page by page in dataset order; its address holds the filter."""
+    """Failed rows in groups, then one by one in dataset order; its address holds the filter."""
     from nightshift.producer import closed_jobs  # loads Arrow
 
     job, given = visit.job(), visit.query("kind")
     kind = given if given in list(RowErrorKind) else None
-    text, after = visit.query("text"), visit.number("after", -1)
+    text, after, group = visit.query("text"), visit.number("after", -1), visit.query("group")
     note = ""
     try:
         closed_jobs.bring_back(visit.ledger, job)
     except BadInput as error:
         note = str(error)
     with visit.ledger.transaction() as connection:
-        kinds = failed_rows.count_by_kind(connection, job.id)
-        messages = failed_rows.count_by_message(connection, job.id, kind=kind, most=MESSAGES)
+        found = failures.of(connection, job.id, kind=kind, most=GROUPS)
         rows = failed_rows.first(
-            connection, job.id, kind=kind, limit=PAGE_ROWS + 1, after=after, text_in=text
+            connection,
+            job.id,
+            kind=kind,
+            limit=PAGE_ROWS + 1,
+            after=after,
+            text_in=text,
+            group=group,
         )
     return visit.page(
         "failed.html",
         title=f"Failed rows of {job.spec.name}",
         job=job,
-        kinds=kinds,
-        messages=messages,
+        failures=found,
         rows=rows[:PAGE_ROWS],
         after=rows[PAGE_ROWS - 1]["row_index"] if len(rows) > PAGE_ROWS else None,
         kind=kind,
         text=text,
+        group=group,
         note=note,
     )
 
