@@ -108,6 +108,12 @@ def retry(
     kind: Annotated[
         str | None, typer.Option(help="Of --failed, rows that failed like this.")
     ] = None,
+    message: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="Of --failed, rows whose error says this, numbers aside."
+        ),
+    ] = None,
     lost: Annotated[
         bool, typer.Option("--lost", help="Rows whose part is gone from the output directory.")
     ] = False,
@@ -123,8 +129,9 @@ def retry(
     batches (kind batch_dead) are failed rows too. The manifest goes, and comes back at the end.
     """
     wanted = context.row_error_kind(kind)
-    if lost and (failed or dead or wanted is not None):
-        raise BadInput("--lost is a retry of its own: leave --failed, --dead and --kind out")
+    chooses = "--kind" if wanted is not None else "--message" if message is not None else ""
+    if lost and (failed or dead or chooses):
+        raise BadInput("--lost is a retry of its own: leave the other options out")
     if yes and not lost:
         raise BadInput("--yes is for --lost, where the whole directory is gone")
     if lost:
@@ -134,14 +141,23 @@ def retry(
         raise BadInput(
             "say which rows run again: --failed (with --kind, if only some), --dead or --lost"
         )
-    if wanted is not None and not failed:
-        raise BadInput("--kind chooses among the rows of --failed: add it")
+    if chooses and not failed:
+        raise BadInput(f"{chooses} chooses among the rows of --failed: add it")
+    if message is not None and dead:
+        raise BadInput("--message chooses among the rows of --failed: leave --dead out")
+    from nightshift.common.ledger.queries import failed_rows
     from nightshift.producer import retry as retry_job
     from nightshift.producer.control.answer import Answer
 
     with context.opened() as (ledger, here):
         found = context.find_job(ledger, job)
-        done = retry_job.retry(ledger, found, failed=failed, dead=dead, kind=wanted, overtake=dead)
+        group = None
+        if message is not None:
+            with ledger.transaction() as connection:
+                group = failed_rows.group_of(connection, message)
+        done = retry_job.retry(
+            ledger, found, failed=failed, dead=dead, kind=wanted, group=group, overtake=dead
+        )
     figures = {"rows": done.rows, "batches": done.batches, "reopened": done.reopened}
     then = retry_job.summary(found, done, here)
     context.print_answer(

@@ -7,11 +7,13 @@ from typing import Any
 from starlette.responses import Response
 from starlette.routing import Route
 
-from nightshift.common.ledger import Ledger
+from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.queries import job_pace
+from nightshift.producer.control.seen import Stale
 from nightshift.producer.serve.calls import plans
 from nightshift.producer.serve.console import render
+from nightshift.producer.serve.console.mending import refusal, seen
 from nightshift.producer.serve.console.page_calls import (
     Visit,
     action,
@@ -69,11 +71,13 @@ def live_batches(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
     return before, look
 
 
-def show_batch(visit: Visit) -> Response:
-    """The page of one batch."""
+def show_batch(visit: Visit, status: int = 200, message: str | None = None) -> Response:
+    """The page of one batch; with a `message` where a change was refused."""
     batch = _batch(visit)
     _, look = live_batch(visit)
-    return visit.page("batch.html", title=batch.id, batch=batch, live=render.safe(look()))
+    return visit.page(
+        "batch.html", status, message, title=batch.id, batch=batch, live=render.safe(look())
+    )
 
 
 def live_batch(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
@@ -122,12 +126,20 @@ def _may_retry(batch: ApiBatch, *, has_input: bool) -> bool:
 
 
 def move_batch(visit: Visit) -> Response:
-    """Cancels the batch, or runs its failed rows again."""
-    batch, do = _batch(visit), (visit.form.get("do") or [""])[0]
+    """Cancels the batch, or runs its failed rows again. Where it is no longer as the page showed it, the answer
+    is the page of now, and says so.
+    """
+    batch, do = _batch(visit), visit.field("do")
     moves = {"cancel": api_batches.cancel_batch, "retry": api_batches.retry_batch}
     if do not in moves:
         raise ApiError(400, "do is not one of cancel and retry", param="do")
-    moves[do](visit.call(batch.tenant))
+    try:
+        moves[do](visit.call(batch.tenant), seen(visit))
+    except Stale as stale:
+        subject = f"batch {batch.id}"
+        with visit.ledger.transaction() as connection:
+            changes = audit_log.of_subject(connection, subject, visit.looker.scope)
+        return show_batch(visit, 409, refusal(subject, stale, changes))
     return seen_at(f"/batches/{batch.id}")
 
 

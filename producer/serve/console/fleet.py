@@ -7,11 +7,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from nightshift.common.ledger import audit_log
-from nightshift.common.ledger.fleet import outages
+from nightshift.common.ledger.fleet import cordons, outages
 from nightshift.common.ledger.queries import job_facts
 from nightshift.producer.advice.advice import Need, Subject, advise
 from nightshift.producer.control import machines
+from nightshift.producer.control.seen import Stale
 from nightshift.producer.serve.console import render
+from nightshift.producer.serve.console.mending import refusal, seen
 from nightshift.producer.serve.console.page_calls import (
     Visit,
     action,
@@ -36,10 +38,10 @@ def _refuse(visit: Visit) -> None:
         raise ApiError(403, "machines serve every tenant: this takes the role operator")
 
 
-def show_fleet(visit: Visit) -> Response:
-    """The page."""
+def show_fleet(visit: Visit, status: int = 200, message: str | None = None) -> Response:
+    """The page; with a `message` where a change was refused."""
     _, look = live_fleet(visit)
-    return visit.page("fleet.html", title="Fleet", live=render.safe(look()))
+    return visit.page("fleet.html", status, message, title="Fleet", live=render.safe(look()))
 
 
 def live_fleet(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
@@ -53,6 +55,7 @@ def live_fleet(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
             reapers, away = job_facts.reapers(connection), outages.listed(connection)
             named = {slot["job"] for slot in seen.slots if slot["job"]}
             hidden = job_facts.foreign(connection, tenant, named)
+            held = cordons.states(connection)
         hosts: dict[str, list[Any]] = {}
         for slot in seen.slots:  # sorted by pool: a host may come twice
             hosts.setdefault(slot["host"], []).append(slot)
@@ -62,6 +65,7 @@ def live_fleet(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
             hosts=hosts,
             reapers=reapers,
             hidden=hidden,
+            state_of=lambda name: held.get(name, machines.IN_SERVICE),
             troubles=health.sentences() if tenant is None else [],
             away=away if tenant is None else [],
             acts=tenant is None,
@@ -76,15 +80,23 @@ def live_fleet(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
 
 
 def move_machine(visit: Visit) -> Response:
-    """Cordons, drains or gives back a machine, a worker or a slot."""
+    """Cordons, drains or gives back a machine, a worker or a slot. Where it is no longer as the page showed it,
+    the answer is the page of now, and says so.
+    """
     _refuse(visit)
-    do, name = ((visit.form.get(field) or [""])[0] for field in ("do", "name"))
-    if do in ("cordon", "drain"):
-        machines.cordon(visit.ledger, name, drains=do == "drain")
-    elif do == "uncordon":
-        machines.uncordon(visit.ledger, name)
-    else:
-        raise ApiError(400, "do is not one of cordon, drain and uncordon", param="do")
+    do, name, known = visit.field("do"), visit.field("name"), seen(visit)
+    try:
+        if do in ("cordon", "drain"):
+            machines.cordon(visit.ledger, name, drains=do == "drain", seen=known)
+        elif do == "uncordon":
+            machines.uncordon(visit.ledger, name, seen=known)
+        else:
+            raise ApiError(400, "do is not one of cordon, drain and uncordon", param="do")
+    except Stale as stale:
+        with visit.ledger.transaction() as connection:
+            target = cordons.find(connection, name)
+            changes = [] if target is None else audit_log.of_subject(connection, target.label)
+        return show_fleet(visit, 409, refusal(name, stale, changes))
     return seen_at("/fleet")
 
 

@@ -9,13 +9,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState
 from nightshift.producer.control import job_moves
 from nightshift.producer.control.answer import Answer
+from nightshift.producer.control.seen import Stale
 from nightshift.producer.serve.console import render
+from nightshift.producer.serve.console.mending import refusal, seen
 from nightshift.producer.serve.console.page_calls import (
     Visit,
     action,
@@ -33,7 +34,7 @@ PAGE_JOBS = 50
 MOST_NAMES = 200
 """Names that the filter completes."""
 
-MOVES: Mapping[str, Callable[[Ledger, Job], Answer]] = {
+MOVES: Mapping[str, Callable[..., Answer]] = {
     "pause": job_moves.pause,
     "resume": job_moves.resume,
     "cancel": job_moves.cancel,
@@ -74,8 +75,8 @@ def _state(visit: Visit) -> str | None:
     return state if state in list(JobState) else None
 
 
-def list_jobs(visit: Visit) -> Response:
-    """The page; its address holds the filter."""
+def list_jobs(visit: Visit, status: int = 200, message: str | None = None) -> Response:
+    """The page; its address holds the filter. With a `message` where a change was refused."""
     given = {name: visit.query(name) for name in FILTER}
     before = visit.query("before")
     query = _filter(visit) + (f"&before={render.quoted(before)}" if before else "")
@@ -85,6 +86,8 @@ def list_jobs(visit: Visit) -> Response:
         known = tenants.listed(connection) if visit.looker.sees_all else []
     return visit.page(
         "jobs.html",
+        status,
+        message,
         names=names,
         tenants=[each.name for each in known[:MOST_NAMES]],
         title="Jobs",
@@ -142,19 +145,25 @@ def _rows(
 
 
 def move_jobs(visit: Visit) -> Response:
-    """Pauses, resumes or cancels the jobs that are picked. One that cannot is left as it is."""
+    """Pauses, resumes or cancels the jobs that are picked. One that cannot, or that is no longer as the page
+    showed it, is left as it is; then the answer is the page of now, and says so.
+    """
     move = MOVES.get((visit.form.get("do") or [""])[0])
     if move is None:
         raise ApiError(400, "do is not one of pause, resume and cancel", param="do")
-    refused = []
+    refused, status = [], 400
     for given in visit.form.get("job", []):
         try:
-            move(visit.ledger, job_of(visit.ledger, visit.looker.scope, given))
+            job = job_of(visit.ledger, visit.looker.scope, given)
+            move(visit.ledger, job, seen=seen(visit, of=f"-{job.id}"))
+        except Stale as stale:
+            status = 409
+            with visit.ledger.transaction() as connection:
+                changes = audit_log.of_job(connection, job.id, visit.looker.scope)
+            refused.append(refusal(job.label, stale, changes))
         except (BadInput, ApiError) as error:
             refused.append(str(error))
-    if refused:
-        raise BadInput("; ".join(refused))
-    return seen_at("/")
+    return list_jobs(visit, status, "; ".join(refused)) if refused else seen_at("/")
 
 
 ROUTES: list[Route] = [

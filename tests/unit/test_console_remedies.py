@@ -1,0 +1,133 @@
+"""What a page offers beside each reason: every kind has a button, or a word why there is none."""
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nightshift.common.ledger.fleet import outages
+from nightshift.common.ledger.jobs import failure_limits
+from nightshift.common.states import JobState
+from nightshift.producer.explain import reasons
+from nightshift.producer.explain.reasons import Reason, explain
+from nightshift.producer.explain.snapshot import Facts, SlotFact
+from nightshift.producer.serve.console.remedies import HELPS, Help, Remedy, Shown, remedies
+from nightshift.producer.serve.ledger.tenants import Tenant
+from tests.unit.test_explain import CASES, FACTS, FREE, TAKEN
+
+FIELDS = {"pool": "gpus", "priority": "0", "budget": "25"}
+
+OPERATOR = Shown(FIELDS)
+
+
+def tenant(max_priority: int = 0, pools: tuple[str, ...] | None = None) -> Shown:
+    """A page of a user whose tenant has these limits."""
+    limits = dict.fromkeys(Tenant.__dataclass_fields__)
+    limits |= {"max_priority": max_priority, "pools": pools}
+    return Shown(FIELDS, tenant=Tenant(**limits))  # type: ignore[arg-type]
+
+
+def kinds() -> set[str]:
+    """The kinds of every Reason that `reasons.py` makes, read from its source."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(Path(reasons.__file__).read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            first = node.args[0] if node.func.id == "Reason" and node.args else None
+            if isinstance(first, ast.Constant):
+                found.add(str(first.value))
+            elif isinstance(first, ast.JoinedStr):
+                found |= {f"{kind}_away" for kind in outages.Kind}
+    return found
+
+
+def test_every_kind_of_reason_has_help_or_says_why_there_is_none() -> None:
+    assert set(HELPS) == kinds()
+    assert len(HELPS) > 20
+    assert all(HELPS.values())
+    used = {each for helps in HELPS.values() if not isinstance(helps, str) for each in helps}
+    assert used == set(Help)
+
+
+def buttons(reason: Reason, facts: Facts, shown: Shown = OPERATOR) -> list[str]:
+    return [each.label for each in remedies(reason, facts, shown)]
+
+
+def at(changes: dict[str, object], shown: Shown = OPERATOR) -> list[str]:
+    """The buttons beside the first reason of a job with these facts."""
+    known = replace(FACTS, **changes)  # type: ignore[arg-type]
+    return buttons(explain(known)[0], known, shown)
+
+
+HELD = SlotFact("a", "ready", cordon="a")
+
+TABLE: list[tuple[str, dict[str, object], Shown, list[str]]] = [
+    ("paused", {"state": JobState.PAUSED}, tenant(), ["Resume"]),
+    (
+        "its budget is spent",
+        {"state": JobState.PAUSED, "reason": "24.8 is spent, which reaches limits.budget 25"},
+        tenant(),
+        ["Resume with this budget"],
+    ),
+    (
+        "every row was refused",
+        {
+            "state": JobState.PAUSED,
+            "rows_failed": 2,
+            "reason": f"{failure_limits.REFUSED} all 2 rows that ran, in the same words: no",
+        },
+        tenant(),
+        ["Run 2 failed rows again", "Resume"],
+    ),
+    (
+        "failed rows",
+        {"state": JobState.COMPLETED, "closed": True, "rows_failed": 1200},
+        tenant(),
+        ["Run 1,200 failed rows again"],
+    ),
+    ("all well", {"state": JobState.COMPLETED, "closed": True}, tenant(), []),
+    (
+        "failed before a row",
+        {"state": JobState.FAILED, "closed": True},
+        tenant(),
+        ["Run the job again"],
+    ),
+    ("no worker, no pool", {"pools": ()}, OPERATOR, []),
+    ("no worker", {"pools": ("a", "b", "gpus")}, OPERATOR, ["Move to pool a", "Move to pool b"]),
+    ("no worker", {"pools": ("a", "b")}, tenant(pools=("b", "c")), ["Move to pool b"]),
+    ("slots taken", {"slots": [TAKEN]}, OPERATOR, ["Raise priority to 6"]),
+    ("slots taken", {"slots": [TAKEN]}, tenant(max_priority=6), ["Raise priority to 6"]),
+    ("slots taken", {"slots": [TAKEN]}, tenant(max_priority=5), []),
+    ("cordoned", {"slots": [HELD]}, Shown(FIELDS, {"a": "drained"}), ["Give back a"]),
+    ("cordoned", {"slots": [HELD]}, tenant(), []),
+    (
+        "many cordons",
+        {"slots": [SlotFact(name, "ready", cordon=name) for name in "abcd"]},
+        Shown(FIELDS, dict.fromkeys("abcd", "cordoned")),
+        ["Give back a", "Give back b", "Give back c", "To the fleet"],
+    ),
+    ("soon", {"slots": [FREE]}, OPERATOR, []),
+]
+
+
+@pytest.mark.parametrize(("_case", "changes", "shown", "wanted"), TABLE)
+def test_what_is_offered(
+    _case: str, changes: dict[str, object], shown: Shown, wanted: list[str]
+) -> None:
+    assert at(changes, shown) == wanted
+
+
+def test_a_button_carries_what_the_page_shows() -> None:
+    known = Facts(7, JobState.RUNNING, "gpus", "own", pools=("a",))
+    (pool,) = remedies(Reason("no_worker", ""), known, OPERATOR)
+    assert pool == Remedy(
+        "Move to pool a",
+        "/jobs/7/set",
+        {"was-state": "running", "was-pool": "gpus", "pool": "a"},
+    )
+    assert pool.id != Remedy(pool.label, pool.place, {**pool.form, "was-state": "paused"}).id
+
+
+def test_whatever_the_facts_are_there_is_an_answer() -> None:
+    for _, changes, *_ in CASES:
+        at(changes)
