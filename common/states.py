@@ -18,6 +18,33 @@ class JobState(StrEnum):
         return self in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
 
 
+class ShownState(StrEnum):
+    """Where a job stands, as people see it: a job that is running is at work, or waits."""
+
+    AT_WORK = "at work"
+    WAITS = "waits"
+    DONE = "done"
+    FAILED = "failed"
+    PAUSED = "paused"
+    CANCELLED = "cancelled"
+
+    @property
+    def of_jobs(self) -> JobState:
+        """The state that such jobs have."""
+        return JOB_STATES[self]
+
+
+JOB_STATES = {
+    ShownState.AT_WORK: JobState.RUNNING,
+    ShownState.WAITS: JobState.RUNNING,
+    ShownState.DONE: JobState.COMPLETED,
+    ShownState.FAILED: JobState.FAILED,
+    ShownState.PAUSED: JobState.PAUSED,
+    ShownState.CANCELLED: JobState.CANCELLED,
+}
+"""The state of a job by what people see."""
+
+
 class BatchState(StrEnum):
     """Where a batch stands."""
 

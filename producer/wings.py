@@ -14,6 +14,7 @@ or where a function stands (`module:name`), so that nothing of a wing is importe
 - `files_in_use(ledger, job, settings)`: files of a job that somebody else reads, as URIs: they stay when the job is
   deleted.
 - `duties(reaper)`: what a reaper does for the wing, as `reaper/duty.py` describes duties.
+- `standings(connection, rows, here, tenant)`: rows of jobs with their `standing`, see `views/standings.py`.
 - `bring_back(ledger, job)`, `archived_errors(ledger, job, kind=, limit=)`: rows of a closed job that are
   not in Postgres, see `closed_jobs.py`.
 - `run_again(connection, job_id)`: what stands on a job and runs again with it, see `retry.py`.

@@ -8,7 +8,7 @@ import json
 import os
 import pwd
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -42,6 +42,12 @@ OF_SUBJECT = text("""
     ORDER BY id
 """)
 """The changes of a machine or of a batch of the API, among the newest of all."""
+
+PAUSES = text("""
+    SELECT DISTINCT ON (job_id) job_id, happened_at, who, host, action, subject, detail FROM audit_log
+    WHERE job_id = ANY (CAST(:ids AS bigint[])) AND action = 'pause' ORDER BY job_id, id DESC
+""")
+"""The last pause of each job."""
 
 LISTED = text("""
     SELECT id, happened_at, who, host, action, job_id, subject, detail FROM audit_log
@@ -103,7 +109,13 @@ def of_job(connection: Connection, job_id: int, tenant: str | None = None) -> li
     see them where one is given.
     """
     found = connection.execute(OF_JOB, {"job_id": job_id}).mappings()
-    return [_seen_by(row, tenant) for row in found]
+    return [seen_by(row, tenant) for row in found]
+
+
+def pauses(connection: Connection, job_ids: Collection[int]) -> dict[int, RowMapping]:
+    """The last pause of each of these jobs that somebody ever paused."""
+    found = connection.execute(PAUSES, {"ids": list(job_ids)}).mappings()
+    return {row["job_id"]: row for row in found}
 
 
 def of_subject(connection: Connection, subject: str, tenant: str | None = None) -> list[Change]:
@@ -111,7 +123,7 @@ def of_subject(connection: Connection, subject: str, tenant: str | None = None) 
     all; as for `of_job`.
     """
     given = {"subject": subject, "most": MOST_LOOKED_AT}
-    return [_seen_by(row, tenant) for row in connection.execute(OF_SUBJECT, given).mappings()]
+    return [seen_by(row, tenant) for row in connection.execute(OF_SUBJECT, given).mappings()]
 
 
 def listed(
@@ -121,10 +133,10 @@ def listed(
     as its readers see them, where one is given.
     """
     given = {"limit": limit, "before": before, "tenant": tenant}
-    return [_seen_by(row, tenant) for row in connection.execute(LISTED, given).mappings()]
+    return [seen_by(row, tenant) for row in connection.execute(LISTED, given).mappings()]
 
 
-def _seen_by(row: RowMapping, tenant: str | None) -> Change:
+def seen_by(row: Mapping[Any, Any], tenant: str | None) -> Change:
     """A change without the names of people and machines that are none of the tenant's."""
     if tenant is None or row["who"].endswith(f"({tenant})"):
         return dict(row)

@@ -1,13 +1,18 @@
-"""The facts of `explain`, read from the ledger in one transaction."""
+"""The facts of `explain`, read from the ledger in one transaction: of one job with all that is said of it, or of many
+at once with what decides where each stands.
+"""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
+from nightshift.common.allocation.deadlines import outlook
 from nightshift.common.ledger import Connection, Row, audit_log
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.fleet import outages
-from nightshift.common.ledger.jobs import jobs, watches
+from nightshift.common.ledger.jobs import deadlines
 from nightshift.common.ledger.jobs.jobs import Job
-from nightshift.common.ledger.queries import job_facts, job_pace
+from nightshift.common.ledger.queries import job_facts, job_pace, standing_facts
 from nightshift.common.states import JobState
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.explain.reasons import Reason
@@ -22,57 +27,185 @@ def facts(
     here: Here = FLEET,
 ) -> Facts:
     """What decides whether the job moves; `here` says who works on the ledger. A reader of a `tenant` sees
-    no names of others' jobs and people.
+    no names of others' jobs and people, and none of machines.
     """
-    row = job_pace.of(connection, job.id)
+    known = of_jobs(connection, [job.id], tenant=tenant, here=here)[job.id]
     pace = job_facts.pace(connection, job.id)
-    off = jobs.backing_off(connection, job.id)
-    ahead = job_facts.ahead(connection, job.id)
-    aside = loads.set_aside(connection, job.spec.pool)
-    watch = watches.status(connection, job.id)
-    slots = job_facts.slots(connection, job.spec.pool)
-    named = {each["job"] for each in slots if each["job"]} | ({ahead["job"]} if ahead else set())
-    return Facts(
-        job_id=job.id,
-        state=job.state,
-        pool=job.spec.pool,
-        engine_key=job.spec.engine_key,
-        reason=job.reason or _who_paused(connection, job, tenant),
-        closed=job.closed_at is not None,
-        here=here,
+    known = replace(
+        known,
         pools=job_facts.pools(connection, job.spec.engine_key),
-        outages=outages.listed(connection, job.id),
-        is_guest=tenant is not None,
+        rows_per_second=_number(job_pace.of(connection, job.id)["rows_per_second"]),
+        part_seconds=pace["seconds_since_part"],
+        lease_seconds=pace["oldest_lease_seconds"],
+        load_seconds=pace["load_seconds"],
+    )
+    return known if tenant is None else known.for_guest()
+
+
+def of_jobs(
+    connection: Connection,
+    job_ids: Collection[int],
+    *,
+    tenant: str | None = None,
+    here: Here = FLEET,
+) -> dict[int, Facts]:
+    """The facts of those of the jobs that there are, without rates and times of parts, leases and loads. The
+    number of questions to the ledger does not grow with that of the jobs. Guests are readers of `tenant`, else of
+    the tenant of each job.
+    """
+    rows = {row["id"]: row for row in standing_facts.jobs(connection, job_ids)}
+    seen = standing_facts.reaper_seconds(connection)
+    children = standing_facts.children(connection, rows)
+    found = {
+        id: _own(row, children.get(id, 0), seen, here, tenant or row["tenant"])
+        for id, row in rows.items()
+    }
+    for add in (_with_outages, _with_slots, _with_rest, _with_pauses, _with_deadlines):
+        found |= add(connection, found)
+    return found
+
+
+def _own(row: Row, children: int, reaper_seconds: float | None, here: Here, tenant: str) -> Facts:
+    """What the ledger knows of the job itself."""
+    return Facts(
+        job_id=row["id"],
+        tenant=tenant,
+        priority=row["priority"],
+        state=JobState(row["state"]),
+        pool=row["pool"],
+        engine_key=row["engine_key"],
+        reason=row["reason"],
+        closed=row["closed"],
+        finished_seconds=row["finished_seconds"],
+        here=here,
         rows_total=row["rows_total"],
         rows_over=row["rows_done"] + row["rows_failed"],
         rows_failed=row["rows_failed"],
-        pending=row["batches_pending"],
-        queued=row["batches_queued"],
-        leased=row["batches_leased"],
-        max_parallel=pace["max_parallel"],
-        rows_per_second=_number(row["rows_per_second"]),
-        stands=row["stands"],
-        reaper_seconds=pace["reaper_seconds"],
-        part_seconds=pace["seconds_since_part"],
-        lease_seconds=pace["oldest_lease_seconds"],
-        children_at_work=pace["children_at_work"],
-        load_seconds=pace["load_seconds"],
-        resting=off["batches"],
-        rest_seconds=max(0.0, off["seconds"] or 0.0),
-        rest_error=off["error"] or "",
-        slots=[_slot(each) for each in slots],
+        pending=row["pending"],
+        queued=row["queued"],
+        leased=row["leased"],
+        max_parallel=row["max_parallel"],
+        reaper_seconds=reaper_seconds,
+        children_at_work=children,
+        has_deadline=row["finish_by"] is not None,
+        watch_seconds=row["watch_seconds"],
+        watch_error=row["watch_error"],
+    )
+
+
+Found = Mapping[int, Facts]
+
+
+def _with_outages(connection: Connection, found: Found) -> dict[int, Facts]:
+    """Open jobs with what is waited for."""
+    open_ids = [id for id, each in found.items() if not each.closed]
+    told = standing_facts.told(connection, open_ids) if open_ids else {}
+    away = outages.listed(connection) if told else []
+    return {
+        id: replace(
+            found[id],
+            outages=[each for each in away if each.job_id == id],
+            stands=job_pace.stands(
+                each.told,
+                each.waiting,
+                each.workers,
+                found[id].rows_total - found[id].rows_over,
+            ),
+        )
+        for id, each in told.items()
+    }
+
+
+def _with_slots(connection: Connection, found: Found) -> dict[int, Facts]:
+    """Jobs that wait with the slots of their pools, and who has these."""
+    waiting = _waiting(found)
+    if not waiting:
+        return {}
+    slots: dict[str, list[SlotFact]] = {}
+    for row in job_facts.slots(connection, {each.pool for each in waiting}):
+        slots.setdefault(row["pool"], []).append(_slot(row))
+    first = standing_facts.first(connection, [each.job_id for each in waiting])
+    aside = loads.set_aside(connection)
+    named = {slot.job_id for each in slots.values() for slot in each if slot.job_id}
+    tenants = standing_facts.tenants(connection, named | {row["job"] for row in first.values()})
+    return {each.job_id: _among(each, slots, first, aside, tenants) for each in waiting}
+
+
+def _among(
+    job: Facts,
+    slots: Mapping[str, Sequence[SlotFact]],
+    first: Mapping[tuple[str, str], Row],
+    aside: Sequence[Row],
+    tenants: Mapping[int, str],
+) -> Facts:
+    """The job among the slots of its pool and the others that want them."""
+    engine = (job.pool, job.engine_key)
+    ahead = first.get(engine)
+    if ahead is not None and ahead["priority"] <= job.priority:
+        ahead = None
+    own = slots.get(job.pool, ())
+    named = {slot.job_id for slot in own if slot.job_id} | ({ahead["job"]} if ahead else set())
+    return replace(
+        job,
+        slots=own,
         set_aside=[
             SetAside(each["host"], each["error"], float(each["seconds_left"]))
             for each in aside
-            if each["engine_key"] == job.spec.engine_key
+            if (each["pool"], each["engine_key"]) == engine
         ],
         ahead=None if ahead is None else f"job {ahead['job']} ({ahead['name']})",
         ahead_id=None if ahead is None else ahead["job"],
         ahead_priority=0 if ahead is None else ahead["priority"],
-        hidden=job_facts.foreign(connection, tenant, named),
-        watch_seconds=None if watch is None else watch["every_seconds"],
-        watch_error=None if watch is None else watch["error"],
+        foreign=frozenset(id for id in named if tenants.get(id) != job.tenant),
     )
+
+
+def _with_rest(connection: Connection, found: Found) -> dict[int, Facts]:
+    """Jobs of which batches wait after an error."""
+    ids = [each.job_id for each in _waiting(found) if each.pending]
+    resting = standing_facts.resting(connection, ids) if ids else {}
+    return {
+        id: replace(
+            found[id],
+            resting=off["batches"],
+            rest_seconds=max(0.0, off["seconds"]),
+            rest_error=off["error"] or "",
+        )
+        for id, off in resting.items()
+    }
+
+
+def _with_pauses(connection: Connection, found: Found) -> dict[int, Facts]:
+    """Jobs that a person has paused, with who did."""
+    ids = [id for id, each in found.items() if each.state is JobState.PAUSED and not each.reason]
+    pauses = audit_log.pauses(connection, ids) if ids else {}
+    return {
+        id: replace(
+            found[id],
+            paused_by=_who(change, None),
+            paused_by_for_guest=_who(change, found[id].tenant),
+        )
+        for id, change in pauses.items()
+    }
+
+
+def _with_deadlines(connection: Connection, found: Found) -> dict[int, Facts]:
+    """Running jobs that have a deadline, with what is expected of it."""
+    ids = [id for id, each in found.items() if each.has_deadline and each.state is JobState.RUNNING]
+    works = deadlines.works(connection, job_ids=ids) if ids else {}
+    return {id: replace(found[id], outlook=outlook(work)) for id, work in works.items()}
+
+
+def _waiting(found: Found) -> list[Facts]:
+    """Running jobs of which nothing is at work, and whose batches somebody is to take."""
+    return [
+        each
+        for each in found.values()
+        if each.state is JobState.RUNNING
+        and each.waiting
+        and not each.children_at_work
+        and not each.alone
+    ]
 
 
 def as_json(job: Job, reasons: Sequence[Reason]) -> dict[str, object]:
@@ -88,17 +221,11 @@ def as_json(job: Job, reasons: Sequence[Reason]) -> dict[str, object]:
     }
 
 
-def _who_paused(connection: Connection, job: Job, tenant: str | None) -> str | None:
-    """Who paused a job, when, and on which machine; None for a job that is not paused, or by no person. A reader
-    of a `tenant` sees the names of people of that tenant only, and no name of a machine.
+def _who(pause: Mapping[Any, Any], tenant: str | None) -> str:
+    """Who paused a job, when, and on which machine. A reader of a `tenant` sees the names of people of that
+    tenant only, and no name of a machine.
     """
-    if job.state is not JobState.PAUSED:
-        return None
-    changes = audit_log.of_job(connection, job.id, tenant)
-    pauses = [each for each in changes if each["action"] == "pause"]
-    if not pauses:
-        return None
-    last = pauses[-1]
+    last = audit_log.seen_by(pause, tenant)
     place = f" on {last['host']}" if last["host"] and tenant is None else ""
     return f"by {last['who']}{place}, at {last['happened_at'].astimezone():%H:%M:%S}"
 

@@ -1,9 +1,10 @@
 """Why is nothing happening, in one sentence, and the command that helps: pure functions over facts."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from nightshift.common.allocation.deadlines import Standing
 from nightshift.common.states import JobState
 from nightshift.common.text import first_few
 from nightshift.producer.advice.advice import Need, Subject, advise
@@ -13,29 +14,39 @@ from nightshift.producer.explain.snapshot import Facts, SlotFact
 OTHERS_JOB = "a job of another tenant"
 """A job that the reader may not see."""
 
+BACK = "until a reaper takes the leases back"
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:
     """One reason: a word for machines, a sentence for people, and the command that helps, if any; `priority` is
-    one with which the job would go first.
+    one with which the job would go first. `brief` is the sentence without figures that change by the second, where it
+    has any.
     """
 
     kind: str
     sentence: str
     command: str = ""
+    brief: str = ""
     priority: int | None = None
+
+    @property
+    def lasting(self) -> str:
+        """The sentence without such figures."""
+        return self.brief or self.sentence
 
 
 def explain(facts: Facts) -> list[Reason]:
     """The reasons why a job stands where it stands, the one that explains most first; never empty."""
     if facts.state is not JobState.RUNNING and (facts.closed or facts.state is JobState.PAUSED):
-        return [_at_rest(facts)]
+        return [at_rest(facts)]
     found = [
         *_nobody(facts),
         *_outages(facts),
         *_all_over(facts),
         *_at_work(facts),
         *_waiting(facts),
+        *_late(facts),
     ]
     return found or [Reason("soon", "its next batches are handed out within seconds")]
 
@@ -48,14 +59,17 @@ def _advice(need: Need, facts: Facts) -> str:
     return advise(need, facts.here, job)
 
 
-def _at_rest(facts: Facts) -> Reason:
+def at_rest(facts: Facts) -> Reason:
+    """Why a job that is paused, or over, is."""
     job = facts.job_id
     match facts.state:
         case JobState.PAUSED:
-            why = f": {facts.reason}" if facts.reason else ""
+            who = facts.reason or facts.paused_by
+            why = f": {who}" if who else ""
             ends = facts.leased and not facts.alone
             busy = f"; {_verb(facts.leased, 'ends', 'end')} as usual" if ends else ""
-            return Reason("paused", f"it is paused{why}{busy}", _advice(Need.RESUME, facts))
+            said = f"it is paused{why}"
+            return Reason("paused", said + busy, _advice(Need.RESUME, facts), said)
         case JobState.COMPLETED if facts.rows_failed:
             return Reason(
                 "completed",
@@ -86,14 +100,16 @@ def _nobody(facts: Facts) -> Iterator[Reason]:
             what = "nothing is handed out"
         elif facts.watch_seconds is not None and not facts.state.over:
             what = "no reaper looks for new files"
-        yield Reason("no_reaper", f"{ago}, so {what}", _advice(Need.REAPER, facts))
+        command, brief = _advice(Need.REAPER, facts), f"no reaper is alive, so {what}"
+        yield Reason("no_reaper", f"{ago}, so {what}", command, brief)
 
 
 def _outages(facts: Facts) -> Iterator[Reason]:
     """Waits for things outside the fleet. A wait ends by itself, or when a person repairs the cause."""
     if not facts.alone:
         for each in facts.outages:
-            yield Reason(f"{each.kind}_away", each.sentence(is_guest=facts.is_guest))
+            said, brief = (say(is_guest=facts.is_guest) for say in (each.sentence, each.brief))
+            yield Reason(f"{each.kind}_away", said, brief=brief)
 
 
 def _all_over(facts: Facts) -> Iterator[Reason]:
@@ -124,14 +140,18 @@ def _at_work(facts: Facts) -> Iterator[Reason]:
     if not facts.children_at_work:
         yield Reason(
             "leases_left",
-            f"{_verb(facts.leased, 'is', 'are')} leased to workers that are gone, until a reaper takes "
-            "the leases back",
+            f"{_verb(facts.leased, 'is', 'are')} leased to workers that are gone, {BACK}",
+            brief=f"its batches are leased to workers that are gone, {BACK}",
         )
     elif facts.stands:
-        yield Reason("standing", f"{_verb(facts.leased, 'stands', 'stand')} still on {workers}")
+        yield Reason(
+            "standing",
+            f"{_verb(facts.leased, 'stands', 'stand')} still on {workers}",
+            brief="its batches stand still",
+        )
     else:
         said = f"{_verb(facts.leased, 'is', 'are')} at work on {workers}"
-        yield Reason("working", said + _pace(facts))
+        yield Reason("working", said + _pace(facts), brief="its batches are at work")
         if _is_full(facts):
             yield _full(facts)
 
@@ -156,6 +176,7 @@ def _waiting(facts: Facts) -> Iterator[Reason]:
             f"{_verb(facts.resting, 'waits', 'wait')} after an error, for "
             f"{_time(facts.rest_seconds)} at most: {facts.rest_error}",
             f"nightshift history {facts.job_id}",
+            f"its batches wait after an error: {facts.rest_error}",
         )
         return
     yield from _no_slot(facts)
@@ -171,7 +192,7 @@ def _no_slot(facts: Facts) -> Iterator[Reason]:
     elif not able:
         yield Reason(
             "other_engine_only",
-            f"the workers of the pool {facts.pool} on {_hosts(facts.slots)} were started for another "
+            f"the workers of the pool {facts.pool}{_on(facts, facts.slots)} were started for another "
             "engine only",
             worker,
         )
@@ -195,8 +216,7 @@ def _what_slots_do(facts: Facts, usable: Sequence[SlotFact]) -> Iterator[Reason]
     elif loading:
         yield _loading(facts, loading)
     elif making_room:
-        hosts = _hosts(making_room)
-        yield Reason("making_room", f"a slot on {hosts} makes room for its engine")
+        yield Reason("making_room", f"a slot{_on(facts, making_room)} makes room for its engine")
     else:
         yield _taken(facts, usable)
 
@@ -212,44 +232,45 @@ def _others_first(facts: Facts) -> Reason:
         "others_first",
         f"{first} goes first on the same workers, with priority {facts.ahead_priority}",
         f"nightshift set {facts.job_id} --priority {facts.ahead_priority}",
-        facts.ahead_priority,
+        priority=facts.ahead_priority,
     )
 
 
 def _load_failed(facts: Facts) -> Reason:
     last = facts.set_aside[0]
     soonest = min(each.seconds_left for each in facts.set_aside)
+    where = _where(facts, _refused(facts))
+    said = f"its engine could not be loaded{where}"
+    error = f"last error{',' if where else ''}{_where(facts, [last.host])}: {last.error}"
     return Reason(
         "load_failed",
-        f"its engine could not be loaded on {first_few(sorted(_refused(facts)))}; the next try comes in "
-        f"{_time(soonest)}; last error, on {last.host}: {last.error}",
+        f"{said}; the next try comes in {_time(soonest)}; {error}",
         f"nightshift status {facts.job_id}",
+        f"{said}; {error}",
     )
 
 
 def _loading(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
     since = max(slot.child_seconds or 0.0 for slot in slots)
     last = f"; the last load took {_time(facts.load_seconds)}" if facts.load_seconds else ""
-    said = f"its engine is being loaded on {_hosts(slots)}, for {_time(since)}{last}"
-    return Reason("loading", said)
+    said = f"its engine is being loaded{_on(facts, slots)}"
+    return Reason("loading", f"{said}, for {_time(since)}{last}", brief=said)
 
 
 def _unusable(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
     """Every slot that might run the job is cordoned, or lost to a process that does not die."""
     cordons = sorted({slot.cordon for slot in slots if slot.cordon is not None})
     lost = [slot for slot in slots if slot.state == "lost"]
+    said = f"every slot of the pool {facts.pool} is"
     if not cordons:
+        why = "the kernel does not end the process that has its GPUs; restart the machine"
         return Reason(
-            "lost",
-            f"every slot of the pool {facts.pool} is lost, on {_hosts(lost)}: the kernel does not end "
-            "the process that has its GPUs; restart the machine",
+            "lost", f"{said} lost" + ("" if facts.is_guest else f",{_on(facts, lost)}: {why}")
         )
     state = "cordoned or lost" if lost else "cordoned"
-    return Reason(
-        "cordoned",
-        f"every slot of the pool {facts.pool} is {state}, on {_hosts(slots)}",
-        f"nightshift uncordon {cordons[0]}",
-    )
+    comma = "" if facts.is_guest else ","
+    command = "" if facts.is_guest else f"nightshift uncordon {cordons[0]}"
+    return Reason("cordoned", f"{said} {state}{comma}{_on(facts, slots)}", command)
 
 
 def _taken(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
@@ -262,22 +283,53 @@ def _taken(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
         )
     (job_id, count), *others = held.most_common()
     one = next(slot for slot in slots if slot.job_id == job_id)
-    holder = OTHERS_JOB if job_id in facts.hidden else _holder(one)
+    is_hidden = job_id in facts.hidden
     more = f" and {_count(len(others), 'more job')}" if others else ""
+
+    def said(deadline: str) -> str:
+        holder = OTHERS_JOB if is_hidden else _holder(one, deadline)
+        return (
+            f"the pool {facts.pool} has {_count(len(slots), 'slot')}, and {count} of them "
+            f"{'works' if count == 1 else 'work'} for {holder}{more}"
+        )
+
+    first = f"nightshift set {facts.job_id} --priority {(one.priority or 0) + 1}"
     return Reason(
-        "slots_taken",
-        f"the pool {facts.pool} has {_count(len(slots), 'slot')}, and {count} of them "
-        f"{'works' if count == 1 else 'work'} for {holder}{more}",
-        f"nightshift set {facts.job_id} --priority {(one.priority or 0) + 1}",
-        (one.priority or 0) + 1,
+        "slots_taken", said(_due(one)), first, priority=(one.priority or 0) + 1, brief=said("")
     )
 
 
-def _holder(slot: SlotFact) -> str:
-    """The job that has a slot, with the time to its deadline where there is one."""
-    due = slot.due_seconds
-    deadline = f", with a deadline in {_time(due)}" if due is not None and due > 0 else ""
+def _holder(slot: SlotFact, deadline: str) -> str:
+    """The job that has a slot."""
     return f"job {slot.job_id} ({slot.job}, priority {slot.priority}{deadline})"
+
+
+def _due(slot: SlotFact) -> str:
+    """The time to the deadline of the job that has a slot, where there is one."""
+    due = slot.due_seconds
+    return f", with a deadline in {_time(due)}" if due is not None and due > 0 else ""
+
+
+def _late(facts: Facts) -> Iterator[Reason]:
+    """That a job which is at work is late for its deadline."""
+    expected = facts.outlook
+    if expected is None or expected.standing is not Standing.LATE:
+        return
+    if not facts.leased or not facts.children_at_work or facts.stands or facts.alone:
+        return
+    by = "" if expected.late_seconds is None else f"{_time(expected.late_seconds)} "
+    said = "it ends {}after its deadline with the workers that it has"
+    more = expected.more_slots
+    with_more, helps = "", ""
+    if more is not None:
+        with_more = f", and on time with {_count(more, 'more worker')}"
+        helps = ", and more workers would help"
+    yield Reason(
+        "late",
+        said.format(by) + with_more,
+        _advice(Need.WORK, facts) if more is not None else "",
+        said.format("") + helps,
+    )
 
 
 def _is_full(facts: Facts) -> bool:
@@ -306,8 +358,13 @@ def _count(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _hosts(slots: Sequence[SlotFact]) -> str:
-    return first_few(sorted({slot.host for slot in slots}))
+def _on(facts: Facts, slots: Sequence[SlotFact]) -> str:
+    return _where(facts, {slot.host for slot in slots})
+
+
+def _where(facts: Facts, hosts: Collection[str]) -> str:
+    """` on HOST, HOST`; empty for a guest."""
+    return "" if facts.is_guest else f" on {first_few(sorted(hosts))}"
 
 
 def _time(seconds: float) -> str:

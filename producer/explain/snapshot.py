@@ -1,14 +1,13 @@
 """What is known of a job and of its pool, for those who say why the job stands where it stands."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from nightshift.common.allocation.deadlines import Outlook
 from nightshift.common.ledger.fleet.outages import Outage
+from nightshift.common.ledger.queries.standings import REAPER_SILENT_SECONDS
 from nightshift.common.states import JobState
 from nightshift.producer.advice.here import FLEET, Here
-
-REAPER_SILENT_SECONDS = 30.0
-"""A reaper notes every 5 s that it lives: silent for longer, it is gone, frozen or cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +43,31 @@ class SetAside:
 class Facts:
     """What the ledger knows of a job and its pool. Times are seconds; None is unknown or never.
 
-    `here` says who works on the ledger. `reaper_seconds` is the age of the last sign of any reaper;
-    `part_seconds` that of the job's last part; `lease_seconds` the age of its oldest lease;
-    `children_at_work` are living workers that have leases; `resting` and `rest_seconds` tell of batches
-    that wait after an error. `ahead` is a job that has the same engine and goes first; jobs in `hidden`
-    are not named to this reader. `watch_seconds` is the pause between two looks for new files, where the
-    input is watched, and `watch_error` says why the last look came to nothing. `pools` are those whose
-    living workers may have the engine, and `outages` what workers or reapers wait for; the job `stands`
-    where all of its workers do. A reader who `is_guest` keeps no machines.
+    `here` says who works on the ledger, and `tenant` whose the job is for guests. `reason` is what the ledger itself says of a job that is paused or
+    has failed, and `paused_by` which person paused it; `finished_seconds` is the time since the end of a job
+    that is over. `reaper_seconds` is the age of the last sign of any reaper; `part_seconds` that of the job's
+    last part; `lease_seconds` the age of its oldest lease; `children_at_work` are living workers that have
+    leases; `resting` and `rest_seconds` tell of batches that wait after an error. `ahead` is a job that has
+    the same engine and goes first. `watch_seconds` is the pause between two looks for new files, where the
+    input is watched, and `watch_error` says why the last look came to nothing. `pools` are those whose living
+    workers may have the engine, and `outages` what workers or reapers wait for; the job `stands` where all of
+    its workers do. `outlook` is what is expected of its deadline, None without one.
+
+    A reader who `is_guest` keeps no machines, and sees no names of machines, of jobs that are `foreign`, or of
+    people of other tenants: `paused_by_for_guest` names none.
     """
 
     job_id: int
     state: JobState
     pool: str
     engine_key: str
+    tenant: str = ""
+    priority: int = 0
     reason: str | None = None
+    paused_by: str | None = None
+    paused_by_for_guest: str | None = None
     closed: bool = False
+    finished_seconds: float | None = None
     here: Here = FLEET
     rows_total: int = 0
     rows_over: int = 0
@@ -83,12 +91,23 @@ class Facts:
     ahead: str | None = None
     ahead_id: int | None = None
     ahead_priority: int = 0
-    hidden: frozenset[int] = frozenset()
+    foreign: frozenset[int] = frozenset()
     watch_seconds: int | None = None
     watch_error: str | None = None
     pools: Sequence[str] = ()
     outages: Sequence[Outage] = ()
+    has_deadline: bool = False
+    outlook: Outlook | None = None
     is_guest: bool = False
+
+    def for_guest(self) -> "Facts":
+        """The same for a reader of the job's tenant."""
+        return replace(self, is_guest=True, paused_by=self.paused_by_for_guest)
+
+    @property
+    def hidden(self) -> frozenset[int]:
+        """Jobs that are not named to this reader."""
+        return self.foreign if self.is_guest else frozenset()
 
     @property
     def alone(self) -> bool:

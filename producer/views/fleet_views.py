@@ -84,7 +84,10 @@ class Fleet:
 def workers(ledger: Ledger, pool: str | None) -> Fleet:
     """The slots of one pool, or of all; rates over all that each child did so far."""
     with ledger.transaction() as connection:
-        slots, held = job_facts.slots(connection, pool), _held(ledger_workers.status(connection))
+        slots, held = (
+            job_facts.slots(connection, None if pool is None else [pool]),
+            _held(ledger_workers.status(connection)),
+        )
         totals, away = job_facts.rates(connection), outages.listed(connection)
     return Fleet([], [], slots, held, _overall(totals), away)
 

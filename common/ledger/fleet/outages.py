@@ -68,7 +68,17 @@ class Outage:
         if self.workers:
             who = "1 worker has" if self.workers == 1 else f"{self.workers:,} workers have"
         said = f"{who} waited {self.seconds:.0f} s for {WAITED_FOR[self.kind]}"
-        return said if is_guest else f"{said}, on {', '.join(self.hosts)}: {self.why}"
+        return said if is_guest else f"{said}, {self._where_and_why}"
+
+    def brief(self, *, is_guest: bool = False) -> str:
+        """The same without figures that change while it lasts."""
+        who = "workers wait" if self.workers else "a reaper waits"
+        said = f"{who} for {WAITED_FOR[self.kind]}"
+        return said if is_guest else f"{said}, {self._where_and_why}"
+
+    @property
+    def _where_and_why(self) -> str:
+        return f"on {', '.join(self.hosts)}: {self.why}"
 
     def as_json(self, *, is_guest: bool = False) -> dict[str, object]:
         """The same for machines."""

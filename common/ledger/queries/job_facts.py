@@ -28,7 +28,7 @@ SLOTS = text("""
         WHERE pool = s.pool AND engine_key = s.engine_key AND state = 'running'
         ORDER BY priority DESC, id LIMIT 1
     ) AS j ON true
-    WHERE s.pool = coalesce(CAST(:pool AS text), s.pool)
+    WHERE (CAST(:pools AS text[]) IS NULL OR s.pool = ANY (CAST(:pools AS text[])))
       AND s.seen_at > now() - make_interval(secs => :alive)
     ORDER BY s.pool, s.host, s.supervisor, s.slot
 """)
@@ -48,14 +48,8 @@ LIVING_SECONDS = 60.0
 """A machine or a reaper that was silent for longer counts as gone, as in the view job_progress."""
 
 PACE = text("""
-    SELECT j.started_at IS NOT NULL AS has_begun, j.max_parallel,
-           (SELECT load_seconds FROM engines e
+    SELECT (SELECT load_seconds FROM engines e
             WHERE e.pool = j.pool AND e.engine_key = j.engine_key) AS load_seconds,
-           (SELECT extract(epoch FROM now() - max(seen_at))::float8
-            FROM reapers) AS reaper_seconds,
-           (SELECT count(DISTINCT b.owner) FROM batches b JOIN workers w ON w.id = b.owner
-            WHERE b.job_id = j.id AND b.state = 'leased'
-              AND w.seen_at > now() - make_interval(secs => :alive)) AS children_at_work,
            (SELECT extract(epoch FROM now() - max(ended_at))::float8 FROM attempts a
             WHERE a.job_id = j.id AND a.outcome IN ('done', 'split')) AS seconds_since_part,
            (SELECT extract(epoch FROM now() - min(claimed_at))::float8
@@ -63,15 +57,7 @@ PACE = text("""
             WHERE b.job_id = j.id AND b.state = 'leased') AS oldest_lease_seconds
     FROM jobs j WHERE j.id = :job_id
 """)
-"""How a job goes on: since when its leases run, when its last part came, who keeps the fleet going."""
-
-AHEAD = text("""
-    SELECT j.id AS job, j.name, j.priority FROM jobs me JOIN jobs j USING (pool, engine_key)
-    WHERE me.id = :job_id AND j.state = 'running' AND j.priority > me.priority
-      AND EXISTS (SELECT FROM batches b WHERE b.job_id = j.id AND b.state IN ('pending', 'queued'))
-    ORDER BY j.priority DESC, j.id LIMIT 1
-""")
-"""A job of the same engine and pool that goes first, and still has work."""
+"""How a job goes on: since when its leases run, when its last part came, how long a load takes."""
 
 ATTEMPT = """
     SELECT b.seq, a.batch_id AS batch, a.attempt, w.host, w.slot, a.worker_id AS worker,
@@ -146,13 +132,14 @@ VERSIONS = text("""
 """)
 """The code of the living children that have told it."""
 
+
 FOREIGN = text("SELECT id FROM jobs WHERE id = ANY(:ids) AND tenant <> :tenant")
 """Jobs of others."""
 
 
-def slots(connection: Connection, pool: str | None = None) -> list[Row]:
-    """The slots of living machines, of one pool or of all."""
-    given = {"pool": pool, "alive": LIVING_SECONDS}
+def slots(connection: Connection, pools: Collection[str] | None = None) -> list[Row]:
+    """The slots of living machines, of some pools or of all."""
+    given = {"pools": None if pools is None else list(pools), "alive": LIVING_SECONDS}
     return list(connection.execute(SLOTS, given).mappings())
 
 
@@ -163,14 +150,8 @@ def pools(connection: Connection, engine_key: str) -> list[str]:
 
 
 def pace(connection: Connection, job_id: int) -> Row:
-    """How a job goes on; `reaper_seconds` is None where no reaper is known."""
-    given = {"job_id": job_id, "alive": LIVING_SECONDS}
-    return connection.execute(PACE, given).mappings().one()
-
-
-def ahead(connection: Connection, job_id: int) -> Row | None:
-    """The first job with the same engine and pool that goes before this one, if there is one."""
-    return connection.execute(AHEAD, {"job_id": job_id}).mappings().one_or_none()
+    """How a job goes on."""
+    return connection.execute(PACE, {"job_id": job_id}).mappings().one()
 
 
 def attempts(

@@ -1,0 +1,129 @@
+"""What decides whether jobs move, of many jobs at once: each question is asked once for all of them."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import text
+
+from nightshift.common.ledger.connection import Connection, Row
+from nightshift.common.ledger.fleet import outages
+from nightshift.common.ledger.queries.job_facts import LIVING_SECONDS
+
+JOBS = text("""
+    SELECT j.id, j.state, j.reason, j.pool, j.engine_key, j.priority, j.tenant, j.max_parallel,
+           j.finish_by, j.closed_at IS NOT NULL AS closed,
+           extract(epoch FROM now() - j.finished_at)::float8 AS finished_seconds,
+           w.job_id IS NOT NULL AS is_watched, w.every_seconds AS watch_seconds, w.error AS watch_error, c.*
+    FROM jobs j LEFT JOIN job_watches w ON w.job_id = j.id
+    CROSS JOIN LATERAL (
+        SELECT coalesce(sum(rows_total), 0)::bigint AS rows_total,
+               coalesce(sum(rows_done), 0)::bigint AS rows_done,
+               coalesce(sum(rows_failed), 0)::bigint AS rows_failed,
+               coalesce(sum(batches_pending), 0)::bigint AS pending,
+               coalesce(sum(batches_queued), 0)::bigint AS queued,
+               coalesce(sum(batches_leased), 0)::bigint AS leased
+        FROM job_counters WHERE job_id = j.id
+    ) AS c
+    WHERE j.id = ANY (CAST(:ids AS bigint[]))
+""")
+"""The jobs with their counters and watches."""
+
+REAPER = text("SELECT extract(epoch FROM now() - max(seen_at))::float8 FROM reapers")
+"""The age of the last sign of any reaper."""
+
+CHILDREN = text("""
+    SELECT b.job_id, count(DISTINCT b.owner) AS children
+    FROM batches b JOIN workers w ON w.id = b.owner
+    WHERE b.state = 'leased' AND b.job_id = ANY (CAST(:ids AS bigint[]))
+      AND w.seen_at > now() - make_interval(secs => :alive)
+    GROUP BY b.job_id
+""")
+"""Living workers that have leases of each job."""
+
+TOLD = text(f"""
+    SELECT j.id, count(*) AS told,
+           count(DISTINCT o.who) FILTER (WHERE o.engine_key IS NOT NULL) AS waiting,
+           (SELECT count(*) FROM workers w
+            WHERE w.pool = j.pool AND w.engine_key = j.engine_key AND w.state IN ('ready', 'draining')
+              AND w.seen_at > now() - make_interval(secs => :alive)) AS workers
+    FROM outages o JOIN jobs j ON {outages.OF_JOB}
+    WHERE j.id = ANY (CAST(:ids AS bigint[])) GROUP BY j.id
+""")
+"""Outages of each job, the children that wait, and the children that have its engine."""
+
+RESTING = text("""
+    SELECT job_id, count(*) AS batches, extract(epoch FROM max(not_before) - now())::float8 AS seconds,
+           (array_agg(last_error ORDER BY not_before DESC))[1] AS error
+    FROM batches
+    WHERE job_id = ANY (CAST(:ids AS bigint[])) AND state = 'pending' AND not_before > now()
+    GROUP BY job_id
+""")
+"""Batches of each job that wait after an error."""
+
+FIRST = text("""
+    SELECT DISTINCT ON (j.pool, j.engine_key)
+           j.pool, j.engine_key, j.id AS job, j.name, j.priority
+    FROM jobs j
+    WHERE j.state = 'running'
+      AND (j.pool, j.engine_key) IN (
+          SELECT pool, engine_key FROM jobs WHERE id = ANY (CAST(:ids AS bigint[])))
+      AND (SELECT sum(batches_pending + batches_queued) FROM job_counters WHERE job_id = j.id) > 0
+    ORDER BY j.pool, j.engine_key, j.priority DESC, j.id
+""")
+"""Of the jobs with work that each of these engines is for, the one that goes first."""
+
+TENANTS = text("SELECT id, tenant FROM jobs WHERE id = ANY (CAST(:ids AS bigint[]))")
+"""Whose jobs these are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Outages of a job: how many, how many children wait, and how many have its engine."""
+
+    told: int
+    waiting: int
+    workers: int
+
+
+def jobs(connection: Connection, ids: Collection[int]) -> list[Row]:
+    """The jobs, without their specs."""
+    return list(connection.execute(JOBS, {"ids": list(ids)}).mappings())
+
+
+def reaper_seconds(connection: Connection) -> float | None:
+    """Seconds since the last sign of any reaper; None where none is known."""
+    found: float | None = connection.scalar(REAPER)
+    return found
+
+
+def children(connection: Connection, ids: Collection[int]) -> dict[int, int]:
+    """Living workers that have leases, by job."""
+    given = {"ids": list(ids), "alive": LIVING_SECONDS}
+    return {row.job_id: row.children for row in connection.execute(CHILDREN, given)}
+
+
+def told(connection: Connection, ids: Collection[int]) -> dict[int, Told]:
+    """What is told of outages, by job; nothing for a job without any."""
+    given = {"ids": list(ids), "alive": LIVING_SECONDS}
+    return {
+        row.id: Told(row.told, row.waiting, row.workers) for row in connection.execute(TOLD, given)
+    }
+
+
+def resting(connection: Connection, ids: Collection[int]) -> dict[int, Row]:
+    """`batches`, `seconds` and `error` of what waits after an error, by job."""
+    found = connection.execute(RESTING, {"ids": list(ids)}).mappings()
+    return {row["job_id"]: row for row in found}
+
+
+def first(connection: Connection, ids: Collection[int]) -> dict[tuple[str, str], Row]:
+    """The job that goes first, by pool and engine key, of the pools and engines of these jobs."""
+    found = connection.execute(FIRST, {"ids": list(ids)}).mappings()
+    return {(row["pool"], row["engine_key"]): row for row in found}
+
+
+def tenants(connection: Connection, ids: Collection[int]) -> dict[int, str]:
+    """The tenant of each job."""
+    if not ids:
+        return {}
+    return {row.id: row.tenant for row in connection.execute(TENANTS, {"ids": list(ids)})}
