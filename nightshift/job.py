@@ -14,9 +14,11 @@ from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState, RowErrorKind
 from nightshift.producer import closed_jobs, retry
+from nightshift.producer.advice.here import FLEET
 from nightshift.producer.control import job_moves
 from nightshift.producer.results import collect, live_dataset, part_files, past_end
 from nightshift.producer.views import progress as views
+from nightshift.producer.views.standings import with_standings
 from nightshift.snapshot import JobStatus
 
 if TYPE_CHECKING:
@@ -178,7 +180,8 @@ class Job:
     def _status(self, ledger: Ledger) -> JobStatus:
         with ledger.transaction() as connection:
             found = jobs.find(connection, str(self.id))
-            return JobStatus.of(job_pace.of(connection, found.id))
+            [row] = with_standings(connection, [job_pace.of(connection, found.id)], FLEET)
+            return JobStatus.of(row)
 
     def _rows(self, ledger: Ledger) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The columns and rows of the job; all rows where it came to its end, else those that are

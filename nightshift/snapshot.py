@@ -12,8 +12,8 @@ from nightshift.common.states import JobState
 class JobStatus:
     """A job as it stood when it was looked at; docs/sql.md describes each figure.
 
-    Rates are in rows and tokens a second, None where unknown. `waiting` says why nobody can run the
-    job now, `reason` why it is paused or failed; both are None otherwise.
+    Rates are in rows and tokens a second, None where unknown. `waiting` says why nothing of
+    a running job moves now, `reason` why the job is paused or failed; both are None otherwise.
     """
 
     job: int

@@ -33,11 +33,11 @@ def top(*, as_json: context.AsJson = False) -> None:
     """
     from nightshift.producer.views import fleet_views
 
-    with context.ledger_of() as ledger:
+    with context.opened() as (ledger, here):
         if as_json:
-            context.print_json(fleet_views.fleet(ledger).as_json())
+            context.print_json(fleet_views.fleet(ledger, here).as_json())
         else:
-            fleet_views.top(ledger, context.console())
+            fleet_views.top(ledger, context.console(), here)
 
 
 def history(

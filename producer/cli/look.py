@@ -49,8 +49,8 @@ def watch(job: context.SomeJob = None) -> None:
         with _followed(job, context.console()) as (ledger, ended, here):
             progress.report_end(ledger, ended, context.console(), here)
         return
-    with context.ledger_of() as ledger:
-        progress.watch_all(ledger, context.console())
+    with context.opened() as (ledger, here):
+        progress.watch_all(ledger, context.console(), here)
 
 
 @contextmanager
@@ -70,6 +70,13 @@ def _followed(
 
 def status(
     job: context.SomeJob = None,
+    state: Annotated[
+        str | None,
+        typer.Option(help="Only jobs that are at work, waits, done, failed, paused or cancelled."),
+    ] = None,
+    needs_person: Annotated[
+        bool, typer.Option("--needs-person", help="Only jobs that do not go on by themselves.")
+    ] = False,
     as_json: context.AsJson = False,
 ) -> None:
     """Say where a job stands, or all of them."""
@@ -77,18 +84,23 @@ def status(
     from nightshift.common.ledger.fleet import outages, workers
     from nightshift.common.ledger.jobs import jobs as ledger_jobs
     from nightshift.common.ledger.queries import job_pace
-    from nightshift.producer.views import rates, tables, watching
+    from nightshift.common.ledger.queries.standings import Filter
+    from nightshift.producer.views import rates, standings, tables, watching
     from nightshift.producer.views.deadlines import with_deadlines
     from nightshift.producer.views.in_table import with_table
 
+    wanted = Filter(word=standings.word(state), needs_person=needs_person)
+    if job is not None and (state or needs_person):
+        raise BadInput("--state and --needs-person choose among all jobs: leave JOB out")
     with context.opened() as (ledger, here):
         number = None if job is None else context.find_job(ledger, job).id
         with ledger.transaction() as connection:
             if number is None:
-                found = job_pace.listed(connection)
+                rows = standings.chosen(connection, wanted, here)
             else:
                 found = [job_pace.of(connection, number)]
-            rows = with_deadlines(connection, found)
+                rows = standings.with_standings(connection, found, here)
+            rows = with_deadlines(connection, rows)
             if number is not None:
                 rows = [with_table(connection, row) for row in rows]
             living, away = workers.status(connection), outages.listed(connection, number)
@@ -117,12 +129,14 @@ def jobs(*, as_json: context.AsJson = False) -> None:
     from nightshift.common.ledger.queries import job_pace
     from nightshift.producer.views import rates, tables
     from nightshift.producer.views.deadlines import with_deadlines
+    from nightshift.producer.views.standings import with_standings
 
     with (
-        context.ledger_of() as ledger,
+        context.opened() as (ledger, here),
         ledger.transaction() as connection,
     ):
         rows = with_deadlines(connection, job_pace.listed(connection))
+        rows = with_standings(connection, rows, here)
         away = tables.away(outages.listed(connection))
     if as_json:
         context.print_json([rates.as_json(row) for row in rows])

@@ -11,6 +11,8 @@ from nightshift.producer.views.rates import Values, rows_over
 
 STATE_STYLES = {
     "running": "cyan",
+    "at work": "cyan",
+    "waits": "yellow",
     "paused": "yellow",
     "completed": "green",
     "failed": "red",
@@ -44,10 +46,11 @@ def state(name: str) -> Text:
 
 
 def job_state(row: Values) -> Text:
-    """The state of a job; one that is watched and has nothing to do waits for files."""
+    """The state of a job, as people see it; one that is watched and has nothing to do waits for files."""
     if row["status"] == "running" and row.get("waiting_for_files"):
         return Text("waits for files", "cyan")
-    return state(row["status"])
+    standing = row.get("standing")
+    return state(row["status"] if standing is None else standing.word)
 
 
 def failed(count: int, unit: str = "") -> Text:

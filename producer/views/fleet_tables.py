@@ -10,7 +10,7 @@ from rich.text import Text
 
 from nightshift.producer.views.cells import duration, list_table, state
 from nightshift.producer.views.rates import Values
-from nightshift.producer.views.tables import JobTable
+from nightshift.producer.views.tables import JobTable, reasons
 
 Rates = Mapping[str, float | None]
 """Rows a second by the id of a child."""
@@ -108,7 +108,7 @@ def top(
 ) -> RenderableType:
     """The whole fleet on one screen: jobs, what they wait for, pools, machines."""
     shown = JobTable(jobs, bars=True) if jobs else Text("no open jobs", "bright_black")
-    parts: list[RenderableType] = [shown, *away, ""]
+    parts: list[RenderableType] = [shown, *reasons(jobs), *away, ""]
     if demand:
         parts += [pools(demand, slots), ""]
     return Group(*parts, workers(slots, held, rates))

@@ -15,10 +15,12 @@ from nightshift.common.ledger.fleet import outages
 from nightshift.common.ledger.fleet import workers as ledger_workers
 from nightshift.common.ledger.fleet.outages import Outage
 from nightshift.common.ledger.queries import figures, job_facts, job_pace
+from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.views import fleet_tables, rates, tables
 from nightshift.producer.views.deadlines import with_deadlines
 from nightshift.producer.views.progress import LiveView
 from nightshift.producer.views.rates import Values
+from nightshift.producer.views.standings import with_standings
 
 TOP_SECONDS = 1.0
 """Pause between two frames."""
@@ -92,15 +94,15 @@ def workers(ledger: Ledger, pool: str | None) -> Fleet:
     return Fleet([], [], slots, held, _overall(totals), away)
 
 
-def fleet(ledger: Ledger) -> Fleet:
+def fleet(ledger: Ledger, here: Here = FLEET) -> Fleet:
     """The open jobs, the pools and the slots; rates over all that each child did so far."""
-    return _look(ledger, LiveRates())
+    return _look(ledger, LiveRates(), here)
 
 
-def top(ledger: Ledger, console: Console) -> None:
+def top(ledger: Ledger, console: Console, here: Here = FLEET) -> None:
     """Shows the fleet until Ctrl-C; one frame where there is no terminal."""
     seen = LiveRates()
-    shown = _look(ledger, seen)
+    shown = _look(ledger, seen, here)
     if not console.is_terminal:
         console.print(shown.top())
         return
@@ -109,16 +111,17 @@ def top(ledger: Ledger, console: Console) -> None:
         while True:
             time.sleep(TOP_SECONDS)
             try:
-                shown = _look(ledger, seen)
+                shown = _look(ledger, seen, here)
                 view.content, view.away_since = shown.top(), None
             except Retryable as error:
                 view.content = shown.of_before().top()
                 view.begin_outage(error)
 
 
-def _look(ledger: Ledger, seen: "LiveRates") -> Fleet:
+def _look(ledger: Ledger, seen: "LiveRates", here: Here) -> Fleet:
     with ledger.transaction() as connection:
         listed = with_deadlines(connection, job_pace.unfinished(connection, MOST_JOBS))
+        listed = with_standings(connection, listed, here)
         slots, held = job_facts.slots(connection), _held(ledger_workers.status(connection))
         demand, totals = figures.pools(connection), job_facts.rates(connection)
         away = outages.listed(connection)

@@ -26,6 +26,7 @@ from nightshift.producer.views.deadlines import with_deadlines
 from nightshift.producer.views.in_table import with_table
 from nightshift.producer.views.notebook import CellView
 from nightshift.producer.views.rates import Values
+from nightshift.producer.views.standings import with_standings
 from nightshift.producer.views.watching import Watching
 
 LINE_SECONDS = 5.0
@@ -93,9 +94,12 @@ class JobSnapshot:
         return self.watching is not None and self.watching.is_idle
 
 
-def _row(connection: Connection, job_id: int) -> Values:
-    """The row of job_progress of a job, with its deadline and its table."""
+def _row(
+    connection: Connection, job_id: int, here: Here = FLEET, tenant: str | None = None
+) -> Values:
+    """The row of job_progress of a job, with its deadline, where it stands, and its table."""
     (row,) = with_deadlines(connection, [job_pace.of(connection, job_id)])
+    (row,) = with_standings(connection, [row], here, tenant)
     return with_table(connection, row)
 
 
@@ -206,9 +210,11 @@ def _screen(view: LiveView, console: Console) -> AbstractContextManager[Live | C
     return Live(view, console=console, transient=True) if console.is_terminal else nullcontext()
 
 
-def watch_all(ledger: Ledger, console: Console, interval_seconds: float = 0.5) -> None:
+def watch_all(
+    ledger: Ledger, console: Console, here: Here = FLEET, interval_seconds: float = 0.5
+) -> None:
     """Shows the open and the latest jobs, and every worker, until Ctrl-C."""
-    seen = all_jobs(ledger)
+    seen = all_jobs(ledger, here)
     view = LiveView(seen.drawn())
     if not console.is_terminal:
         console.print(view.content)
@@ -217,7 +223,7 @@ def watch_all(ledger: Ledger, console: Console, interval_seconds: float = 0.5) -
         while True:
             time.sleep(interval_seconds)
             try:
-                seen = all_jobs(ledger)
+                seen = all_jobs(ledger, here)
                 view.content, view.away_since = seen.drawn(), None
             except Retryable as error:
                 view.content = seen.of_before().drawn()
@@ -237,7 +243,7 @@ def report_end(
     of `run` and `wait` (DESIGN section 11). The rate of a job of which nothing `ran` now is left out.
     """
     with ledger.transaction() as connection:
-        row = _row(connection, job.id)
+        row = _row(connection, job.id, here)
         found = watching.watching(connection, job.id)
     console.print(tables.summary(row, here, ran=ran))
     if found is not None and not job.state.over:
@@ -256,10 +262,12 @@ def end_as_json(ledger: Ledger, job: Job) -> tuple[dict[str, object], int]:
 
 
 def job_as_json(
-    connection: Connection, job_id: int, *, is_guest: bool = False
+    connection: Connection, job_id: int, here: Here, tenant: str | None = None
 ) -> dict[str, object]:
-    """What `status JOB --json` says; to a guest without hosts and causes of outages."""
-    row = _row(connection, job_id)
+    """What `status JOB --json` says; to readers of a `tenant` without names of machines, of others' jobs and of
+    people, and without causes of outages.
+    """
+    row, is_guest = _row(connection, job_id, here, tenant), tenant is not None
     away = [each.as_json(is_guest=is_guest) for each in outages.listed(connection, job_id)]
     return {**_as_json(row, watching.watching(connection, job_id)), "outages": away}
 
@@ -309,8 +317,9 @@ class AllJobs:
         return replace(self, rows=[rates.without_pace(row) for row in self.rows])
 
 
-def all_jobs(ledger: Ledger) -> AllJobs:
+def all_jobs(ledger: Ledger, here: Here = FLEET) -> AllJobs:
     """Reads the jobs and the workers in one transaction."""
     with ledger.transaction() as connection:
         rows = with_deadlines(connection, job_pace.listed(connection, 20))
+        rows = with_standings(connection, rows, here)
         return AllJobs(rows, workers.status(connection), outages.listed(connection))

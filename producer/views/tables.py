@@ -69,13 +69,50 @@ def job(
     if row["reason"]:
         parts.append(Text(row["reason"], "yellow"))
     parts += [Text(line, "yellow" if place else "cyan") for place, line in enumerate(watching)]
-    if row["waiting"]:
-        parts.append(Text(f"waits: {row['waiting']}", "yellow"))
+    if why := waits(row):
+        parts.append(Text(why, "yellow"))
     if workers:
         parts += ["", worker_table(workers)]
-    elif not row["waiting"] and row["status"] == "running" and not closing and open_batches(row):
+    elif not why and row["status"] == "running" and not closing and open_batches(row):
         parts.append(Text("no worker has this engine yet", "bright_black"))
     return Group(*parts)
+
+
+SAID_ELSEWHERE = ("loading", "waits_for_files", "storage_away", "rate_away", "server_away")
+"""Kinds of reasons that a line of their own says."""
+
+
+def waits(row: Values) -> str | None:
+    """Why nothing of a job moves, or what of it needs a person; None where nothing is to say, or a line of its own
+    says so.
+    """
+    standing = row.get("standing")
+    if standing is None:
+        return f"waits: {row['waiting']}" if row["waiting"] else None
+    if standing.kind in SAID_ELSEWHERE or row["status"] != "running":
+        return None
+    if standing.word == "waits":
+        return f"waits: {standing.sentence}"
+    return str(standing.sentence) if standing.needs_person else None
+
+
+MOST_REASONS = 10
+"""Lines below a table of jobs."""
+
+
+def reasons(rows: Sequence[Values]) -> list[Text]:
+    """A line for each job that needs a person, then for each that waits; the first MOST_REASONS of them."""
+    found = [row for row in rows if row.get("standing") is not None]
+    needing = [row for row in found if row["standing"].needs_person]
+    waiting = [row for row in found if row not in needing and waits(row)]
+    lines = [
+        Text(f"job {row['job']} ({row['name']}): {row['standing'].sentence}", style)
+        for rows, style in ((needing, "red"), (waiting, "yellow"))
+        for row in rows
+    ]
+    more = len(lines) - MOST_REASONS
+    rest = [Text(f"{more:,} more jobs wait, or need a person", "yellow")] if more > 0 else []
+    return [*lines[:MOST_REASONS], *rest]
 
 
 def open_batches(row: Values) -> int:
@@ -123,8 +160,8 @@ def line(row: Values, outages: Sequence[Outage] = ()) -> str:
         parts.append(row["deadline"].text)
     if row["status"] != "running":
         parts.append(str(row["status"]))
-    if row["waiting"]:
-        parts.append(f"waits: {row['waiting']}")
+    if why := waits(row):
+        parts.append(why)
     if row["remark"] and not row["finished_at"]:
         parts.append(row["remark"])
     return ", ".join(parts)
@@ -216,7 +253,8 @@ def overview(
         return Text("no jobs yet", "bright_black")
     below = worker_table(workers) if workers else Text("no workers", "bright_black")
     table = JobTable(rows, bars=True)
-    return Group(table, *away(outages), "", below, *_machines_set_aside(set_aside))
+    said = [*reasons(rows), *away(outages)]
+    return Group(table, *said, "", below, *_machines_set_aside(set_aside))
 
 
 def away(outages: Sequence[Outage]) -> list[Text]:

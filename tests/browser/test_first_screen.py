@@ -1,7 +1,7 @@
 """Whoever looks at the first screen of a fleet, without scrolling, sees the job that needs a person, and why."""
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser
 
 from tests.browser.staged_site import looking, served
 from tests.support.staged import FLEETS

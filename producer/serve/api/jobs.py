@@ -14,9 +14,9 @@ from starlette.routing import Route
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
-from nightshift.common.ledger.queries import job_pace
+from nightshift.common.ledger.queries import job_pace, standings
 from nightshift.common.spec import parse_spec
-from nightshift.common.states import JobState, Outcome, RowErrorKind
+from nightshift.common.states import JobState, Outcome, RowErrorKind, ShownState
 from nightshift.producer.control import job_moves, job_settings
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.explain import facts, reasons
@@ -34,6 +34,7 @@ from nightshift.producer.serve.ledger import tenant_jobs
 from nightshift.producer.serve.v1 import paging
 from nightshift.producer.views import progress, rates
 from nightshift.producer.views.deadlines import with_deadlines
+from nightshift.producer.views.standings import fits, unled, with_standings
 
 MOST_LISTED = 1000
 
@@ -66,24 +67,30 @@ def list_jobs(call: Call) -> dict[str, Any]:
     """A page of jobs, the newest first."""
     limit = paging.limit(call, default=20, most=MOST_LISTED)
     state = fields.one_of(call, "status", list(JobState))
-    before = fields.number(call, "after", digits=18) or tenant_jobs.LAST
+    word = fields.one_of(call, "standing", list(ShownState))
+    needs = fields.one_of(call, "needs_person", ["true", "false"]) == "true"
+    before = fields.number(call, "after", digits=18) or standings.LAST
+    scope, here = _scope(call), call.context.here()
     with call.ledger.transaction() as connection:
-        ids = tenant_jobs.listed(
-            connection, _scope(call), limit=limit + 1, before=before, state=state
+        wanted = standings.Filter(
+            tenant=scope,
+            state=None if state is None else JobState(state),
+            word=None if word is None else ShownState(word),
+            needs_person=needs,
+            unled=unled(connection, here),
         )
+        ids = standings.newest(connection, wanted, limit=limit + 1, before=before)
         found = with_deadlines(connection, job_pace.some(connection, ids[:limit]))
-    return {
-        "object": "list",
-        "data": [rates.as_json(row) for row in found],
-        "has_more": len(ids) > limit,
-    }
+        found = with_standings(connection, found, here, scope)
+    data = [rates.as_json(row) for row in found if fits(row, wanted)]
+    return {"object": "list", "data": data, "has_more": len(ids) > limit and bool(data)}
 
 
 def retrieve_job(call: Call) -> dict[str, Any]:
     """What `nightshift status JOB --json` says."""
     with call.ledger.transaction() as connection:
         return progress.job_as_json(
-            connection, _job(connection, call).id, is_guest=_scope(call) is not None
+            connection, _job(connection, call).id, call.context.here(), _scope(call)
         )
 
 
@@ -211,7 +218,13 @@ def _job(connection: Connection, call: Call) -> Job:
 
 ROUTES: list[Route] = [
     route("POST", "/api/jobs", create_job, slow=plans, takes=JSON_OBJECT, statuses=(200, 201)),
-    route("GET", "/api/jobs", list_jobs, "viewer", query=("status", "limit", "after", "tenant")),
+    route(
+        "GET",
+        "/api/jobs",
+        list_jobs,
+        "viewer",
+        query=("status", "standing", "needs_person", "limit", "after", "tenant"),
+    ),
     route("GET", "/api/jobs/{id}", retrieve_job, "viewer"),
     route("PATCH", "/api/jobs/{id}", change_job, takes=JSON_OBJECT),
     route("DELETE", "/api/jobs/{id}", delete_job, slow=plans, query=("output",)),

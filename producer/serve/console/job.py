@@ -43,6 +43,7 @@ from nightshift.producer.serve.ledger import api_batches, tenants
 from nightshift.producer.serve.ledger.tenants import Tenant
 from nightshift.producer.views.deadlines import with_deadlines
 from nightshift.producer.views.in_table import with_table
+from nightshift.producer.views.standings import with_standings
 
 ATTEMPTS = 25
 """Leases that the page shows, the newest."""
@@ -182,6 +183,7 @@ def _seen(
         if job is None:
             return None
         (row,) = with_deadlines(connection, job_pace.some(connection, [job.id]))
+        (row,) = with_standings(connection, [row], here, tenant)
         row = with_table(connection, row)
         known = facts.facts(connection, job, tenant=tenant, here=here)
         found = reasons.explain(known)

@@ -1,8 +1,10 @@
 """The page of jobs: what runs, how fast, until when; pause, resume and cancel of many."""
 
+import re
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from starlette.responses import Response
@@ -10,8 +12,10 @@ from starlette.routing import Route
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger, audit_log
-from nightshift.common.ledger.queries import job_pace
-from nightshift.common.states import JobState
+from nightshift.common.ledger.queries import job_pace, standings
+from nightshift.common.ledger.queries.standings import START, Filter, Key
+from nightshift.common.states import JobState, ShownState
+from nightshift.producer.advice.here import Here
 from nightshift.producer.control import job_moves
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.control.seen import Stale
@@ -28,6 +32,7 @@ from nightshift.producer.serve.console.page_calls import (
 from nightshift.producer.serve.errors import ApiError
 from nightshift.producer.serve.ledger import tenant_jobs, tenants
 from nightshift.producer.views.deadlines import with_deadlines
+from nightshift.producer.views.standings import fits, unled, with_standings
 
 PAGE_JOBS = 50
 
@@ -41,8 +46,14 @@ MOVES: Mapping[str, Callable[..., Answer]] = {
 }
 """What can be done with many jobs."""
 
-FILTER = ("status", "name", "tenant")
+FILTER = ("status", "needs", "name", "tenant")
 """Words of the address that choose jobs."""
+
+PERSON = "person"
+"""The word of the filter `needs`."""
+
+PLACE = re.compile(r"(needs-)?([0-9]{1,18})", re.ASCII)
+"""A place in the list, as an address has it."""
 
 TRAIL_VALUES, MOST_TRAILS = 60, 1000
 
@@ -70,9 +81,26 @@ class Trails:
         return list(values) if row["status"] == JobState.RUNNING else []
 
 
-def _state(visit: Visit) -> str | None:
-    state = visit.query("status")
-    return state if state in list(JobState) else None
+def _wanted(visit: Visit) -> Filter:
+    """The jobs of the address. A state is one that people see, or one of the ledger, which older addresses have."""
+    status = visit.query("status")
+    return Filter(
+        tenant=visit.looker.scope or visit.query("tenant"),
+        state=JobState(status) if status in list(JobState) else None,
+        word=ShownState(status) if status in list(ShownState) else None,
+        name=visit.query("name"),
+        needs_person=visit.query("needs") == PERSON,
+    )
+
+
+def _after(visit: Visit) -> Key:
+    """The place in the list where the page of the address begins; the start for any other word."""
+    found = PLACE.fullmatch(visit.query("before") or "")
+    return START if found is None else Key(bool(found[1]), int(found[2]))
+
+
+def _place(key: Key) -> str:
+    return f"{'needs-' if key.needs_person else ''}{key.job_id}"
 
 
 def list_jobs(visit: Visit, status: int = 200, message: str | None = None) -> Response:
@@ -81,7 +109,9 @@ def list_jobs(visit: Visit, status: int = 200, message: str | None = None) -> Re
     before = visit.query("before")
     query = _filter(visit) + (f"&before={render.quoted(before)}" if before else "")
     _, look = live_jobs(visit)
+    tenant, here = visit.looker.scope or visit.query("tenant"), visit.context.here()
     with visit.ledger.transaction() as connection:
+        needing = standings.needing(connection, tenant, unled=unled(connection, here))
         names = tenant_jobs.names(connection, visit.looker.scope, MOST_NAMES)
         known = tenants.listed(connection) if visit.looker.sees_all else []
     return visit.page(
@@ -90,8 +120,8 @@ def list_jobs(visit: Visit, status: int = 200, message: str | None = None) -> Re
         message,
         names=names,
         tenants=[each.name for each in known[:MOST_NAMES]],
-        title="Jobs",
-        states=[str(state) for state in JobState],
+        title=f"({needing:,}) Jobs" if needing else "Jobs",
+        states=[str(state) for state in ShownState],
         given=given,
         query=query,
         live=render.safe(look()),
@@ -106,42 +136,36 @@ def _filter(visit: Visit) -> str:
 
 def live_jobs(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
     """The rows of the page."""
-    tenant = visit.looker.scope or visit.query("tenant")
-    state, name = _state(visit), visit.query("name")
-    before = visit.number("before", tenant_jobs.LAST)
-    query = _filter(visit)
+    wanted, after, query = _wanted(visit), _after(visit), _filter(visit)
     ledger, acts, trails = visit.ledger, visit.looker.acts, visit.request.app.state.trails
+    here, scope = visit.context.here, visit.looker.scope
 
     def look() -> str:
-        return _rows(ledger, trails, tenant, state, name, before, acts=acts, query=query)
+        found = _jobs(ledger, wanted, after, here(), scope)
+        found["jobs"] = [{**row, "trail": trails.note(row)} for row in found["jobs"]]
+        filtered = bool(query or after != START)
+        return render.fragment("jobs_live.html", acts=acts, query=query, filtered=filtered, **found)
 
-    return (tenant, state, name, before, query), look
+    return (wanted, after, query), look
 
 
-def _rows(
-    ledger: Ledger,
-    trails: Trails,
-    tenant: str | None,
-    state: str | None,
-    name: str | None,
-    before: int,
-    *,
-    acts: bool,
-    query: str,
-) -> str:
+def _jobs(
+    ledger: Ledger, wanted: Filter, after: Key, here: Here, scope: str | None
+) -> dict[str, Any]:
+    """A page of jobs, where the next one begins, and how many jobs need a person, on this page or not."""
     with ledger.transaction() as connection:
-        ids = tenant_jobs.listed(
-            connection, tenant, limit=PAGE_JOBS + 1, before=before, state=state, name=name
-        )
-        rows = with_deadlines(connection, job_pace.some(connection, ids[:PAGE_JOBS]))
-    return render.fragment(
-        "jobs_live.html",
-        jobs=[{**row, "trail": trails.note(row)} for row in rows],
-        after=ids[PAGE_JOBS - 1] if len(ids) > PAGE_JOBS else None,
-        query=query,
-        filtered=bool(query or before != tenant_jobs.LAST),
-        acts=acts,
-    )
+        wanted = replace(wanted, unled=unled(connection, here))
+        keys = standings.for_persons_first(connection, wanted, limit=PAGE_JOBS + 1, after=after)
+        shown = [key.job_id for key in keys[:PAGE_JOBS]]
+        rows = with_deadlines(connection, job_pace.some(connection, shown))
+        rows = with_standings(connection, rows, here, scope)
+        needing = standings.needing(connection, wanted.tenant, unled=wanted.unled)
+    found = {row["job"]: row for row in rows if fits(row, wanted)}
+    return {
+        "jobs": [found[id] for id in shown if id in found],
+        "after": _place(keys[PAGE_JOBS - 1]) if len(keys) > PAGE_JOBS else None,
+        "needing": needing,
+    }
 
 
 def move_jobs(visit: Visit) -> Response:
