@@ -44,8 +44,8 @@ class Facts:
     """What the ledger knows of a job and its pool. Times are seconds; None is unknown or never.
 
     `here` says who works on the ledger, and `tenant` whose the job is for guests. `reason` is what the ledger itself says of a job that is paused or
-    has failed, and `paused_by` which person paused it; `finished_seconds` is the time since the end of a job
-    that is over. `reaper_seconds` is the age of the last sign of any reaper; `part_seconds` that of the job's
+    has failed, and `paused_by` which person paused it; `age_seconds` is the time since its submit, and
+    `finished_seconds` that since the end of a job that is over. `reaper_seconds` is the age of the last sign of any reaper; `part_seconds` that of the job's
     last part; `lease_seconds` the age of its oldest lease; `children_at_work` are living workers that have
     leases; `resting` and `rest_seconds` tell of batches that wait after an error. `ahead` is a job that has
     the same engine and goes first. `watch_seconds` is the pause between two looks for new files, where the
@@ -67,6 +67,7 @@ class Facts:
     paused_by: str | None = None
     paused_by_for_guest: str | None = None
     closed: bool = False
+    age_seconds: float = 0.0
     finished_seconds: float | None = None
     here: Here = FLEET
     rows_total: int = 0

@@ -1,6 +1,7 @@
 """Where the jobs of a list stand: as a reaper has told it, else as the facts say now."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from nightshift.common.ledger import Connection, Row
@@ -8,6 +9,7 @@ from nightshift.common.ledger.queries import standings
 from nightshift.common.states import ShownState
 from nightshift.producer.advice.here import Here
 from nightshift.producer.explain import facts
+from nightshift.producer.explain.snapshot import Facts
 from nightshift.producer.explain.standing import Standing, standing
 
 
@@ -32,9 +34,16 @@ def of(
     now = facts.of_jobs(connection, missing, tenant=tenant, here=here) if missing else {}
     for id, known in now.items():
         seen = known if tenant is None else known.for_guest()
-        before = told.get(id)
-        good[id] = standing(seen, *((before["kind"], before["seconds"]) if before else ()))
+        good[id] = _now(seen, told.get(id), is_told=tellers.tell)
     return [_with(row, good.get(row["job"])) for row in rows]
+
+
+def _now(known: Facts, before: Row | None, *, is_told: bool) -> Standing:
+    """Where a job stands by its facts. Where nobody tells since when, that is as old as the job."""
+    found = standing(known)
+    if before is not None and before["kind"] == found.kind:
+        return replace(standing(known, found.kind, before["seconds"]), since=before["since"])
+    return found if is_told else standing(known, found.kind, known.age_seconds)
 
 
 def _told(row: Row, tenant: str | None) -> Standing:

@@ -20,7 +20,9 @@ from nightshift.common.ledger.fleet.slots import Machine, SlotReport
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState
+from nightshift.producer.advice.here import FLEET
 from nightshift.producer.views import tables
+from nightshift.producer.views.standings import with_standings
 from tests.integration.test_plan import empty, ordered, other, plan, report
 from tests.support.world import World, become_ready, child_of, make_ready
 
@@ -58,8 +60,17 @@ def state(world: World, job_id: int) -> JobState:
     return job.state
 
 
+def looked(world: World, job_id: int) -> Any:
+    with world.ledger.transaction() as connection:
+        return with_standings(connection, [job_pace.of(connection, job_id)], FLEET)[0]
+
+
 def waiting(world: World, job_id: int) -> Any:
-    return world.ask("SELECT waiting FROM job_progress WHERE job = %s", job_id)[0].waiting
+    return looked(world, job_id)["waiting"]
+
+
+def reaper(world: World) -> None:
+    world.do("INSERT INTO reapers (name, host, code_version) VALUES ('r', 'h', 'x')")
 
 
 def loading(world: World, job_id: int, host: str, number: int = 1) -> workers.Child:
@@ -202,6 +213,7 @@ def test_the_only_machine_fails_a_job_when_it_has_tried_for_longer_than_a_load(
 
 def test_what_machines_may_not_or_cannot_load_waits_and_says_so(world: World) -> None:
     job_id = world.job(1)
+    reaper(world)
     assert waiting(world, job_id) == "no worker of the pool default is alive"
     lives(world, "a", "b")
     assert waiting(world, job_id) is None
@@ -211,9 +223,12 @@ def test_what_machines_may_not_or_cannot_load_waits_and_says_so(world: World) ->
     for _ in range(4):
         fail(world, job_id, "b", MachineCannotLoad("no memory"))
     assert state(world, job_id) is JobState.RUNNING
-    says = "no worker of the pool default can load its engine; last, on b: no memory"
+    says = (
+        "its engine could not be loaded on a, b; last error, on a: the module is not allowed on this "
+        "worker"
+    )
     assert waiting(world, job_id) == says
-    line = tables.line(world.run(job_pace.of, job_id))
+    line = tables.line(looked(world, job_id))
     assert line.endswith(f", waits: {says}")
     loading(world, job_id, "b")
     assert waiting(world, job_id) == says, "while it is tried again"
@@ -225,8 +240,11 @@ def test_what_machines_may_not_or_cannot_load_waits_and_says_so(world: World) ->
 
 def test_machines_for_other_engines_cannot_run_a_job(world: World) -> None:
     job_id = world.job(1)
+    reaper(world)
     report(world, empty(1), machine("a", serves="another"))
-    assert waiting(world, job_id) == "no worker of the pool default can load its engine"
+    assert waiting(world, job_id) == (
+        "the workers of the pool default on a were started for another engine only"
+    )
 
 
 @pytest.mark.parametrize(

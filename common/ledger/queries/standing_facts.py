@@ -12,8 +12,9 @@ from nightshift.common.ledger.queries.job_facts import LIVING_SECONDS
 JOBS = text("""
     SELECT j.id, j.state, j.reason, j.pool, j.engine_key, j.priority, j.tenant, j.max_parallel,
            j.finish_by, j.closed_at IS NOT NULL AS closed,
+           extract(epoch FROM now() - j.created_at)::float8 AS age_seconds,
            extract(epoch FROM now() - j.finished_at)::float8 AS finished_seconds,
-           w.job_id IS NOT NULL AS is_watched, w.every_seconds AS watch_seconds, w.error AS watch_error, c.*
+           w.every_seconds AS watch_seconds, w.error AS watch_error, c.*
     FROM jobs j LEFT JOIN job_watches w ON w.job_id = j.id
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(rows_total), 0)::bigint AS rows_total,

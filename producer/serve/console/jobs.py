@@ -144,6 +144,7 @@ def live_jobs(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
         found = _jobs(ledger, wanted, after, here(), scope)
         found["jobs"] = [{**row, "trail": trails.note(row)} for row in found["jobs"]]
         filtered = bool(query or after != START)
+        found["alone"] = wanted.needs_person
         return render.fragment("jobs_live.html", acts=acts, query=query, filtered=filtered, **found)
 
     return (wanted, after, query), look

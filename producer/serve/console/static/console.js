@@ -63,9 +63,18 @@ document.addEventListener("DOMContentLoaded", () => {
   });
 });
 
+// The title counts the jobs that need a person, as the server writes it.
+function count(root) {
+  const found = root.querySelector("[data-needs]");
+  if (!found) return;
+  const needs = Number(found.dataset.needs);
+  document.title = (needs ? `(${needs.toLocaleString("en")}) ` : "") + document.title.replace(/^\([\d,]+\) /, "");
+}
+
 document.addEventListener("htmx:afterSwap", (event) => {
   localize(event.target);
   reopen(event.target);
+  count(event.target);
 });
 
 document.addEventListener("submit", (event) => {
