@@ -104,6 +104,19 @@ def refuse_more_rows(
         raise SpentOut(why, code="rows_limit_exceeded" if by_rows else "token_limit_exceeded")
 
 
+def count_results(connection: Connection, caller: Caller, job_id: int, outputs: str) -> None:
+    """Lets the results of a new job count as stored if they lie below `outputs`, the folder of its tenant in
+    the store. SpentOut where the tenant has no byte left for them; an operator is not bound.
+    """
+    if not quotas.count_results(connection, job_id, outputs) or caller.role == "operator":
+        return
+    tenant = tenants.get(connection, caller.tenant)
+    assert tenant is not None
+    why = limits.stored_refusal(tenant, quotas.stored(connection, caller.tenant), (0, 1))
+    if why is not None:
+        raise SpentOut(why, code="storage_limit_exceeded")
+
+
 def room_for_rows(
     connection: Connection, tenant_name: str, *, of_job: bool
 ) -> tuple[int, str] | None:

@@ -15,8 +15,8 @@ from nightshift.common.settings import Settings
 
 CODE = Path(__file__).parents[3]
 
-INPUTS = "inputs"
-"""Folder of a tenant in the store whose files its specs name."""
+NAMED = ("inputs", "outputs")
+"""Folders of a tenant in the store whose files its specs name."""
 
 
 class Hidden:
@@ -46,20 +46,21 @@ class Hidden:
         self, text: str, tenant: str | None = None, named: str = "", roots: Collection[str] = ()
     ) -> str:
         """The text with the last name of each path in the place of the path. Those stay that the request has
-        `named`, that lie below `roots`, and the inputs of the `tenant`.
+        `named`, that lie below `roots`, and the inputs and outputs of the `tenant`.
         """
 
         def shown(found: re.Match[str]) -> str:
             path = found[0]
             own = any(path == root or path.startswith(f"{root}/") for root in roots)
-            if own or path in named or (tenant is not None and self._is_input(path, tenant)):
+            if own or path in named or (tenant is not None and self._is_own(path, tenant)):
                 return path
             return path.rstrip("/").rpartition("/")[2]
 
         return self._pattern.sub(shown, text)
 
-    def _is_input(self, path: str, tenant: str) -> bool:
-        return any(path.startswith(f"{store}/{tenant}/{INPUTS}/") for store in self._stores)
+    def _is_own(self, path: str, tenant: str) -> bool:
+        own = (f"{store}/{tenant}/{folder}/" for store in self._stores for folder in NAMED)
+        return path.startswith(tuple(own))
 
 
 def grouped(text: str) -> str:

@@ -37,6 +37,11 @@ def input(settings: Settings, tenant: str, file_id: str, name: str) -> str:  # n
     return f"{inputs(root(settings), tenant)}/{file_id}{suffix.lower()}"
 
 
+def outputs(store: str, tenant: str) -> str:
+    """The folder below a store with the output directories that the server chooses for jobs of a tenant."""
+    return f"{storage.resolve(store).rstrip('/')}/{tenant}/outputs"
+
+
 def part(settings: Settings, tenant: str, part_id: str) -> str:
     """Where a part of an upload is written."""
     return f"{root(settings)}/{tenant}/parts/{part_id}"

@@ -19,9 +19,9 @@ from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import job_submit, jobs
 from nightshift.common.ledger.jobs.job_roots import UNBOUND, Admitted
 from nightshift.common.settings import Settings
-from nightshift.common.spec import JobSpec
+from nightshift.common.spec import JobSpec, digest
 from nightshift.common.text import first_few
-from nightshift.producer.serve import access, store_layout
+from nightshift.producer.serve import access, output_folders, store_layout
 from nightshift.producer.serve.errors import ApiError
 from nightshift.producer.serve.ledger import quotas, tenant_jobs, tenants
 from nightshift.producer.serve.ledger.keys import Caller
@@ -65,6 +65,8 @@ def submit_for(
         access.refuse_spent(connection, tenant)
         if caller.role != "operator":
             access.refuse_more_rows(connection, tenant, job_id)
+        if (store := settings.serve_store) is not None:
+            access.count_results(connection, caller, job_id, store_layout.outputs(store, tenant))
 
     admitted = UNBOUND if caller.role == "operator" else _admitted(settings, tenant)
     asked = Asked(tenant=tenant, admitted=admitted, within=within)
@@ -84,11 +86,16 @@ def submit_for(
 
 
 def _admitted(settings: Settings, tenant: str) -> Admitted:
-    """What a job is held to for good whose spec was held to the roots of its tenant."""
-    uploads = (
-        None if settings.serve_store is None else store_layout.inputs(settings.serve_store, tenant)
-    )
-    return Admitted([root for root in settings.allowed_roots if root != uploads], uploads)
+    """What a job is held to for good whose spec was held to the roots of its tenant, which `settings` have."""
+    if settings.serve_store is None:
+        return Admitted(settings.allowed_roots)
+    own = _own_folders(settings.serve_store, tenant)
+    return Admitted([root for root in settings.allowed_roots if root not in own], *own)
+
+
+def _own_folders(store: str, tenant: str) -> tuple[str, str]:
+    """The folders of a store with the uploads of a tenant and with results of its jobs."""
+    return store_layout.inputs(store, tenant), store_layout.outputs(store, tenant)
 
 
 @contextmanager
@@ -163,24 +170,52 @@ def _remove(ledger: Ledger, output_uri: str, uris: list[str]) -> None:
 
 
 def bounded(
-    ledger: Ledger, settings: Settings, caller: Caller, spec: JobSpec
+    ledger: Ledger, settings: Settings, caller: Caller, spec: JobSpec, *, input_only: bool = False
 ) -> tuple[Settings, JobSpec]:
     """The settings that a caller's spec is held to, and the spec as it is held to them. ApiError 400 for
-    one beyond what the tenant may do.
+    one beyond what the tenant may do; of one that is `input_only` nothing else is judged.
     """
     tenant = bounds(ledger, caller)
     if tenant is None:
         return settings, spec
-    if why := limits.refusal(tenant, spec, settings.serve_store):
+    store, places = settings.serve_store, spec.input.places
+    if input_only:
+        why = limits.input_refusal(tenant, places, store)
+    else:
+        why = limits.refusal(tenant, spec, store)
+        places = [*places, spec.output.uri]
+    if why:
         raise ApiError(400, why, code="not_allowed")
     # Both must allow a place: what the server may reach, and what the tenant may.
-    storage.check_roots([*spec.input.places, spec.output.uri], settings.allowed_roots)
+    storage.check_roots(places, settings.allowed_roots)
     # Files are held to these roots once more when they are listed: links may lead elsewhere.
-    roots = [*tenant.roots]
-    if settings.serve_store is not None:
-        roots.append(store_layout.inputs(settings.serve_store, tenant.name))
+    roots = [*tenant.roots, *(() if store is None else _own_folders(store, tenant.name))]
     held = settings.model_copy(update={"allowed_roots": roots})
     return held, limits.bound(tenant, spec)
+
+
+def with_output(
+    ledger: Ledger, settings: Settings, caller: Caller, spec: JobSpec, drawn: str
+) -> JobSpec:
+    """The spec with an output directory that the server chooses. The same spec and the same `drawn` text give
+    the same directory. BadInput where there is no place that the caller may use.
+    """
+    tenant = bounds(ledger, caller)
+    folders = output_folders.candidates(
+        spec.input.places,
+        roots=None if tenant is None else tenant.roots,
+        store=settings.serve_store,
+        tenant=caller.tenant,
+    )
+    for folder in folders:
+        with suppress(BadInput):
+            storage.check_roots([folder], settings.allowed_roots)
+            name = f"{spec.name}-{digest([spec.identity, drawn])[:8]}"
+            output = spec.output.model_copy(update={"uri": f"{folder}/{name}"})
+            return spec.model_copy(update={"output": output})
+    raise BadInput(
+        "the server knows no folder for the results: name an output folder, or set NIGHTSHIFT_SERVE_STORE"
+    )
 
 
 def bounds(ledger: Ledger, caller: Caller) -> Tenant | None:

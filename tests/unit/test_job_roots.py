@@ -21,6 +21,7 @@ CASES: list[tuple[Admitted, list[str] | None, tuple[str, ...] | None]] = [
     (Admitted([]), ["/a"], ()),
     (Admitted(["/a"], "/store/acme/inputs"), [], ("/store/acme/inputs",)),
     (Admitted(["/a"], "/store/acme/inputs"), ["/a"], ("/a", "/store/acme/inputs")),
+    (Admitted([], "/s/a/inputs", "/s/a/outputs"), None, ("/s/a/inputs", "/s/a/outputs")),
 ]
 
 

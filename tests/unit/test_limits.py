@@ -131,6 +131,32 @@ def test_the_store_of_all_tenants_is_in_no_ones_folders(uri: str, is_refused: bo
     assert (refusal(tenant(), spec(uri), "/data/acme/store") is not None) is is_refused
 
 
+@pytest.mark.parametrize(
+    ("uri", "as_input", "as_output"),
+    [
+        ("/data/acme/store/acme/outputs/a-1", True, True),
+        ("/data/acme/store/acme/outputs/a-1/", True, True),
+        ("/data/acme/store/acme/outputs/a-1/part-*.parquet", True, False),
+        ("/data/acme/store/acme/outputs/a-1/../../files/x", False, False),
+        ("/data/acme/store/acme/outputs/*", False, False),
+        ("/data/acme/store/acme/outputs/a*/x", False, False),
+        ("/data/acme/store/acme/outputs", False, False),
+        ("/data/acme/store/acme/outputs/..", False, False),
+        ("/data/acme/store/bee/outputs/a-1", False, False),
+        ("/data/acme/store/acme/inputs/file-1.csv", True, False),
+        ("/data/acme/store/acme/files/file-1.jsonl", False, False),
+    ],
+)
+def test_of_the_store_a_tenant_has_its_uploads_and_its_own_results(
+    uri: str, as_input: bool, as_output: bool
+) -> None:
+    for who in (tenant(), tenant(roots=())):
+        store, output = "/data/acme/store", "/data/acme/store/acme/outputs/b-2"
+        assert (refusal(who, spec(uri, output), store) is None) is as_input
+        source = "/data/acme/store/acme/inputs/file-1.csv"
+        assert (refusal(who, spec(source, uri), store) is None) is as_output
+
+
 def images(**task: Any) -> Any:
     content = [{"type": "image", "column": "picture"}, {"type": "text", "text": "What is this?"}]
     messages = [{"role": "user", "content": content}]

@@ -208,7 +208,10 @@ def _close(connection: Connection, hold: Hold, end: JobState, reason: str | None
         UPDATE jobs SET state = :state, closed_at = now(),
                finished_at = coalesce(finished_at, now()),
                reason = CASE WHEN state IN ('failed', 'cancelled') THEN reason
-                             ELSE :reason END
+                             ELSE :reason END,
+               stored_bytes = CASE WHEN stored_bytes IS NOT NULL THEN (
+                   SELECT coalesce(sum(b.part_bytes), 0) FROM batches b
+                   WHERE b.job_id = :id AND b.part_name IS NOT NULL AND b.state <> 'split') END
         WHERE id = :id AND closed_at IS NULL AND {holds.held(Kind.FINISH, "id")}
     """)
     job_id = int(hold.subject)

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 class Admitted:
     """The folders that an admitted job may use.
 
-    `roots` are the tenant's roots at the admission, None for a job without such a limit. `uploads` is the
-    server's folder with the tenant's uploads.
+    `roots` are the tenant's roots at the admission, None for a job without such a limit. `uploads` and
+    `outputs` are the server's folders with what the tenant has uploaded and with results of its jobs.
     """
 
     roots: Sequence[str] | None = None
     uploads: str | None = None
+    outputs: str | None = None
 
 
 UNBOUND = Admitted()
@@ -21,8 +22,8 @@ UNBOUND = Admitted()
 
 
 def still_held(admitted: Admitted, tenant_roots: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The folders that the admission allowed and the tenant still has, with the uploads; None for a job that
-    is held to no roots. If the tenant is gone, only the uploads are left.
+    """The folders that the admission allowed and the tenant still has, with the tenant's folders of the server; None
+    for a job that is held to no roots. If the tenant is gone, only the folders of the server are left.
     """
     if admitted.roots is None:
         return None
@@ -32,8 +33,8 @@ def still_held(admitted: Admitted, tenant_roots: Sequence[str] | None) -> tuple[
         for now in tenant_roots or ()
         if (narrower := _narrower(own, now)) is not None
     )
-    uploads = () if admitted.uploads is None else (admitted.uploads,)
-    return tuple(dict.fromkeys((*both, *uploads)))
+    of_server = (each for each in (admitted.uploads, admitted.outputs) if each is not None)
+    return tuple(dict.fromkeys((*both, *of_server)))
 
 
 def _narrower(one: str, other: str) -> str | None:

@@ -17,10 +17,10 @@ from nightshift.common.spec import STORED, JobSpec
 INSERT_JOB = text("""
     INSERT INTO jobs (name, pool, priority, engine_key, spec, identity, spec_identity, output_uri,
                       max_parallel, max_failed_fraction, input_schema, output_schema, finish_by,
-                      tenant, roots, uploads)
+                      tenant, roots, uploads, outputs)
     VALUES (:name, :pool, :priority, :engine_key, CAST(:spec AS jsonb), :identity, :spec_identity,
             :output_uri, :max_parallel, :max_failed_fraction, :input_schema, :output_schema,
-            :finish_by, :tenant, CAST(:roots AS text[]), :uploads)
+            :finish_by, :tenant, CAST(:roots AS text[]), :uploads, :outputs)
     ON CONFLICT DO NOTHING
     RETURNING id
 """)
@@ -120,6 +120,7 @@ def insert(connection: Connection, new: NewJob, files: Sequence[SourceFile]) -> 
             "tenant": new.tenant,
             "roots": None if new.admitted.roots is None else list(new.admitted.roots),
             "uploads": new.admitted.uploads,
+            "outputs": new.admitted.outputs,
         },
     )
     if job_id is None:

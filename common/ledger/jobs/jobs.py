@@ -52,8 +52,8 @@ class Job:
 
 SELECT_JOB = text("""
     SELECT j.id, j.state, j.reason, j.spec, j.identity, j.spec_identity, j.output_uri, j.input_schema,
-           j.output_schema, j.created_at, j.finished_at, j.closed_at, j.retries, j.roots, j.uploads, j.resolved,
-           t.roots AS tenant_roots
+           j.output_schema, j.created_at, j.finished_at, j.closed_at, j.retries, j.roots, j.uploads, j.outputs,
+           j.resolved, t.roots AS tenant_roots
     FROM jobs j LEFT JOIN tenants t ON t.name = j.tenant WHERE j.id = :id
 """)
 """One job with all that `Job` has."""
@@ -67,7 +67,8 @@ def get(connection: Connection, job_id: int | None) -> Job | None:
     if row is None:
         return None
     found = dict(row)
-    admitted = job_roots.Admitted(found.pop("roots"), found.pop("uploads"))
+    named = ("roots", "uploads", "outputs")
+    admitted = job_roots.Admitted(**{name: found.pop(name) for name in named})
     roots = job_roots.still_held(admitted, found.pop("tenant_roots"))
     # Tables of all jobs need no spec, whose parsers are a sixth of the imports of `nightshift status`.
     from nightshift.common import storage

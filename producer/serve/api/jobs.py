@@ -30,7 +30,7 @@ from nightshift.producer.serve.calls import (
     route,
 )
 from nightshift.producer.serve.errors import ApiError, not_found
-from nightshift.producer.serve.ledger import tenant_jobs
+from nightshift.producer.serve.ledger import quotas, tenant_jobs
 from nightshift.producer.serve.v1 import paging
 from nightshift.producer.views import progress, rates
 from nightshift.producer.views.deadlines import with_deadlines
@@ -183,11 +183,16 @@ def change_job(call: Call) -> dict[str, Any]:
 
 
 def delete_job(call: Call) -> dict[str, Any]:
-    """Deletes a job that is over, with `?output=true` also its files."""
+    """Deletes a job that is over, with `?output=true` also its files. Results in the store of the server go
+    with their job.
+    """
     from nightshift.producer.control import deletion
 
-    output = fields.one_of(call, "output", ["true", "false"]) == "true"
-    done = deletion.delete(call.ledger, _found(call), call.context.settings, output=output)
+    job = _found(call)
+    with call.ledger.transaction() as connection:
+        in_store = quotas.keeps_results(connection, job.id)
+    output = fields.one_of(call, "output", ["true", "false"]) == "true" or in_store
+    done = deletion.delete(call.ledger, job, call.context.settings, output=output)
     return _answered(done)
 
 

@@ -53,14 +53,52 @@ STORED = text("""
         SELECT coalesce(bytes, 0) AS bytes FROM api_files WHERE tenant = :tenant AND state <> 'deleted'
         UNION ALL SELECT bytes FROM pending
     )
-    SELECT count(*) AS files, coalesce(sum(bytes), 0)::bigint AS bytes FROM kept
+    SELECT count(*) AS files, coalesce(sum(bytes), 0)::bigint + (
+               SELECT coalesce(sum(CASE WHEN j.closed_at IS NOT NULL THEN j.stored_bytes
+                                        ELSE written.bytes END), 0)::bigint
+               FROM jobs j LEFT JOIN LATERAL (
+                   SELECT sum(b.part_bytes) / greatest(sum(b.row_count), 1)
+                          * (SELECT sum(rows_done + rows_failed) FROM job_counters WHERE job_id = j.id)
+                          AS bytes
+                   FROM (SELECT batch_id FROM attempts
+                         WHERE job_id = j.id AND outcome IN ('done', 'split')
+                         ORDER BY ended_at DESC LIMIT 100) AS last
+                   JOIN batches b ON b.id = last.batch_id
+                   WHERE b.part_name IS NOT NULL AND b.state <> 'split'
+               ) AS written ON j.closed_at IS NULL
+               WHERE j.tenant = :tenant AND j.stored_bytes IS NOT NULL
+           ) AS bytes
+    FROM kept
 """)
-"""Files of a tenant, those that come in and the uploads in parts that are pending included."""
+"""Files of a tenant, those that come in and the uploads in parts that are pending included; to their bytes come
+those of results in the store. A closed job has the sum of its parts. Of an open one that is the rows that are
+over, times the bytes a row of the parts that came last, a hundred at most: a job of a million batches is asked for
+as little as a small one.
+"""
 
 
 def stored(connection: Connection, tenant: str) -> tuple[int, int]:
-    """Files of a tenant, and their bytes; of those that come in, what they have reserved. Under the lock of
-    the tenant nobody adds to them.
+    """Files of a tenant, and their bytes with those of results in the store; of those that come in, what they
+    have reserved. Under the lock of the tenant nobody adds to the files. Results of open jobs are estimated.
     """
     row = connection.execute(STORED, {"tenant": tenant}).one()
     return row.files, row.bytes
+
+
+COUNT_RESULTS = text("""
+    UPDATE jobs SET stored_bytes = 0
+    WHERE id = :id AND stored_bytes IS NULL AND starts_with(output_uri, :outputs || '/')
+""")
+"""From now on the results of a job count as stored, if they lie below the folder of outputs."""
+
+KEEPS_RESULTS = text("SELECT EXISTS (SELECT FROM jobs WHERE id = :id AND stored_bytes IS NOT NULL)")
+
+
+def count_results(connection: Connection, job_id: int, outputs: str) -> bool:
+    """Lets the results of a new job count as stored, where they lie below this folder; whether they do."""
+    return connection.execute(COUNT_RESULTS, {"id": job_id, "outputs": outputs}).rowcount == 1
+
+
+def keeps_results(connection: Connection, job_id: int) -> bool:
+    """Whether the results of a job lie in the store and count there."""
+    return bool(connection.scalar(KEEPS_RESULTS, {"id": job_id}))

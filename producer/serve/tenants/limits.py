@@ -1,6 +1,6 @@
 """What the specs of a tenant may do, and how much at once. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from nightshift.common.spec import (
@@ -28,7 +28,8 @@ def bound(tenant: Tenant, spec: JobSpec) -> JobSpec:
 
 def refusal(tenant: Tenant, spec: JobSpec, store: str | None) -> str | None:
     """Why a tenant may not run a spec, in one sentence; None where it may. The `store` of all tenants and the
-    folders around it are closed to a tenant, except for inputs that it has uploaded.
+    folders around it are closed to a tenant, except for inputs that it has uploaded and the directories of
+    results below its own folder of outputs.
     """
     return (
         place_refusal(tenant, spec)
@@ -52,12 +53,27 @@ def _engine_refusal(tenant: Tenant, engine: EngineSpec) -> str | None:
 
 def _folder_refusal(tenant: Tenant, spec: JobSpec, store: str | None) -> str | None:
     images = spec.task.image_roots if isinstance(spec.task, GenerateTask) else ()
-    uploaded = [
-        uri for uri in spec.input.places if store is not None and _is_upload(tenant, uri, store)
-    ]
-    for uri in [*spec.input.places, spec.output.uri, *images]:
-        if uri in uploaded:
-            continue
+    of_output = [] if _is_own_output(tenant, spec.output.uri, store) else [spec.output.uri]
+    return input_refusal(tenant, spec.input.places, store) or _outside(
+        tenant, [*of_output, *images], store
+    )
+
+
+def input_refusal(tenant: Tenant, places: Sequence[str], store: str | None) -> str | None:
+    """Why a tenant may not read an input that lies there, in one sentence; None where it may."""
+    return _outside(
+        tenant,
+        [
+            uri
+            for uri in places
+            if not _is_upload(tenant, uri, store) and not _is_result(tenant, uri, store)
+        ],
+        store,
+    )
+
+
+def _outside(tenant: Tenant, uris: Sequence[str], store: str | None) -> str | None:
+    for uri in uris:
         if not _is_below(uri, tenant.roots) or (store is not None and _meets(uri, store)):
             return f"{uri[:200]} lies outside the folders of this tenant: {_said(tenant.roots)}"
     return None
@@ -113,16 +129,39 @@ def stored_refusal(tenant: Tenant, stored: tuple[int, int], asked: tuple[int, in
     for (what, most), has, wants in zip(kinds, stored, asked, strict=True):
         if most is not None and has + wants > most:
             return (
-                f"this tenant has {has:,} {what} stored and may have {most:,}: delete files, or wait until "
-                "some expire"
+                f"this tenant has {has:,} {what} stored and may have {most:,}: delete files, or jobs with "
+                "their results here, or wait until some expire"
             )
     return None
 
 
-def _is_upload(tenant: Tenant, uri: str, store: str) -> bool:
+def _is_upload(tenant: Tenant, uri: str, store: str | None) -> bool:
     """Whether this is one file that the tenant has uploaded as an input, and no pattern of files."""
+    if store is None:
+        return False
     folder, _, name = resolve(uri).rpartition("/")
-    return folder == store_layout.inputs(store, tenant.name) and not set(name) & set("*?[{")
+    return folder == store_layout.inputs(store, tenant.name) and not _is_pattern(name)
+
+
+def _is_own_output(tenant: Tenant, uri: str, store: str | None) -> bool:
+    """Whether this is an output directory in the tenant's own folder of the store."""
+    if store is None:
+        return False
+    folder, _, name = resolve(uri).rpartition("/")
+    return folder == store_layout.outputs(store, tenant.name) and not _is_pattern(name)
+
+
+def _is_result(tenant: Tenant, uri: str, store: str | None) -> bool:
+    """Whether this lies in one output directory of the tenant in the store, or matches files there."""
+    if store is None:
+        return False
+    own = f"{store_layout.outputs(store, tenant.name)}/"
+    place = resolve(uri)
+    return place.startswith(own) and not _is_pattern(place.removeprefix(own).split("/")[0])
+
+
+def _is_pattern(name: str) -> bool:
+    return bool(set(name) & set("*?[{"))
 
 
 def _is_relative(model: str) -> bool:
