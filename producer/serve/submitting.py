@@ -3,7 +3,7 @@
 What loads Arrow is imported where it is used.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from threading import Event
 from typing import TYPE_CHECKING
@@ -194,15 +194,15 @@ def bounded(
     return held, limits.bound(tenant, spec)
 
 
-def with_output(
-    ledger: Ledger, settings: Settings, caller: Caller, spec: JobSpec, drawn: str
-) -> JobSpec:
-    """The spec with an output directory that the server chooses. The same spec and the same `drawn` text give
-    the same directory. BadInput where there is no place that the caller may use.
+def output_folder(
+    ledger: Ledger, settings: Settings, caller: Caller, places: Sequence[str]
+) -> str | None:
+    """The folder in which the server chooses an output directory for a job that reads these places; None where
+    there is none that the caller may use.
     """
     tenant = bounds(ledger, caller)
     folders = output_folders.candidates(
-        spec.input.places,
+        places,
         roots=None if tenant is None else tenant.roots,
         store=settings.serve_store,
         tenant=caller.tenant,
@@ -210,12 +210,22 @@ def with_output(
     for folder in folders:
         with suppress(BadInput):
             storage.check_roots([folder], settings.allowed_roots)
-            name = f"{spec.name}-{digest([spec.identity, drawn])[:8]}"
-            output = spec.output.model_copy(update={"uri": f"{folder}/{name}"})
-            return spec.model_copy(update={"output": output})
-    raise BadInput(
-        "the server knows no folder for the results: name an output folder, or set NIGHTSHIFT_SERVE_STORE"
-    )
+            return folder
+    return None
+
+
+def with_output(
+    ledger: Ledger, settings: Settings, caller: Caller, spec: JobSpec, drawn: str
+) -> JobSpec:
+    """The spec with an output directory that the server chooses. The same spec and the same `drawn` text give
+    the same directory. BadInput where there is no place that the caller may use.
+    """
+    folder = output_folder(ledger, settings, caller, spec.input.places)
+    if folder is None:
+        raise BadInput("the server has no folder for the results of this input: name one")
+    name = f"{spec.name}-{digest([spec.identity, drawn])[:8]}"
+    output = spec.output.model_copy(update={"uri": f"{folder}/{name}"})
+    return spec.model_copy(update={"output": output})
 
 
 def bounds(ledger: Ledger, caller: Caller) -> Tenant | None:

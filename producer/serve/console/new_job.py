@@ -1,9 +1,14 @@
-"""The page of a new job: a form or YAML, a look at its first rows and prompts, an estimate, a pilot."""
+"""The page of a new job: rows first, then what runs over them; first rows and prompts, an estimate, a pilot. Or YAML.
+
+Nobody names an output directory: the server chooses one (`submitting.with_output`). A form carries a drawn text, so
+that the same form sent twice is one job.
+"""
 
 import io
+import secrets
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -15,7 +20,6 @@ from starlette.routing import Route
 
 from nightshift.common.errors import BadInput, NightshiftError
 from nightshift.common.formats import reading
-from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.spec.parse import parse_yaml
 from nightshift.common.templates import budget
@@ -65,20 +69,40 @@ NUMBERS = ("max_tokens", "priority", "budget")
 
 Form = Mapping[str, str]
 
+DOES = ("look", "preview", "yaml", "estimate", "pilot", "submit")
+"""What the buttons of the form ask for."""
+
+OF_JOB = ("id", "unique_id", "watch", "columns")
+"""Fields of an input that say what a job makes of its rows."""
+
+CHOSEN = "-"
+"""Stands for an output directory until the server has chosen one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The first rows of an input: names and types of its columns, values of each row by column, and by number
+    why a row cannot be read. `names_rows` is the column that seems to name rows, "" for none.
+    """
+
+    columns: list[tuple[str, str]]
+    rows: list[tuple[int, list[Any]]]
+    bad: dict[int, str]
+    names_rows: str = ""
+
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """One of the first rows: what the job reads of it, and its prompts; or why it cannot run."""
+    """One of the first rows and its prompts; or why it cannot run."""
 
     index: int
-    values: Mapping[str, Any]
     prompts: list[str]
     error: str | None = None
 
 
 def assembled(form: Form, table: ModelTable | None) -> dict[str, Any]:
-    """The sections of a spec that the fields give; those left empty are left out. A model's name is looked
-    up in the operator's table first. Pure.
+    """The sections of a spec that the fields give; those left empty are left out. A model's name, from the list or
+    another one, is looked up in the operator's table first. Pure.
     """
     sections: dict[str, Any] = {}
     for field, place in PLACES.items():
@@ -92,7 +116,7 @@ def assembled(form: Form, table: ModelTable | None) -> dict[str, Any]:
     if "callable" in sections.get("engine", {}):
         sections["engine"]["backend"] = "function"
         return {**sections, "task": {"kind": "function", **sections.get("task", {})}}
-    model = form.get("model", "")
+    model = form.get("model") or form.get("other_model", "")
     known = table.find(model) if table is not None and model else None
     if known is not None:
         engine = known[1].engine.model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -102,75 +126,168 @@ def assembled(form: Form, table: ModelTable | None) -> dict[str, Any]:
     return {**sections, "task": {"kind": "generate", **sections.get("task", {})}}
 
 
+def naming_column(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """The column named id, if its values are there and differ in these rows; "" for none. Pure."""
+    for place, name in enumerate(columns):
+        values = [row[place] for row in rows]
+        if name.lower() == "id" and None not in values and len(set(map(str, values))) == len(rows):
+            return name if rows else ""
+    return ""
+
+
 def show_new(visit: Visit) -> Response:
-    """The empty page: a form, or YAML with `as=yaml`."""
-    if not visit.looker.acts:
-        raise ApiError(403, "this key looks, and submits nothing", code="forbidden")
-    form = {name: visit.query(name) or "" for name in ("as", "input", "name")}
-    return _page(visit, form)
+    """Asks for rows; or for YAML with `as=yaml`."""
+    _refuse_viewer(visit)
+    if visit.query("input"):
+        return seen_at(f"/jobs/new/rows?{visit.request.url.query}")
+    return _page(visit, {name: visit.query(name) or "" for name in ("as", "name")})
+
+
+def show_first_rows(visit: Visit) -> Response:
+    """The first rows of an input, and the form of a job that reads it."""
+    _refuse_viewer(visit)
+    form = {name: visit.query(name) or "" for name in ("input", "name")}
+    if not form["input"]:
+        return seen_at("/jobs/new")
+    try:
+        look = _look(visit, form)
+    except (ApiError, NightshiftError) as error:
+        told = answer(error)
+        return _page(visit, form, told.status_code, why=message(told))
+    return _page(visit, form, look=look)
 
 
 def try_new(visit: Visit) -> Response:
-    """Shows what a spec would do, or submits it; the same spec leads to the same job. What is wrong with
+    """Shows what a spec would do, or submits it; the same form leads to the same job. What is wrong with
     it is said beside it.
     """
     form = {name: values[0].rstrip() for name, values in visit.form.items()}
     do = form.get("do")
-    if do not in ("preview", "yaml", "estimate", "pilot", "submit"):
-        raise ApiError(400, "do is not one of preview, estimate, pilot and submit", param="do")
+    if (column := form.pop("names_rows", "")) and do is None:
+        do, form["id"] = "look", column
+    if do not in DOES:
+        raise ApiError(400, f"do is not one of {', '.join(DOES)}", param="do")
     try:
         if do == "yaml":
             text = yaml.safe_dump(assembled(form, _models(visit)), sort_keys=False)
-            return _page(visit, {"as": "yaml", "spec": text})
-        spec = _spec(visit, form)
-        if do == "preview":
-            with _planning(visit):
-                names, rows = _first_rows(visit, spec)
-            return _page(visit, form, columns=names, rows=rows)
-        if do == "estimate":
-            with _planning(visit):
-                made = _estimate(visit, spec)
-            return _page(visit, form, estimate=made)
+            return _page(visit, {"as": "yaml", "spec": text, "drawn": form.get("drawn", "")})
+        if do in ("look", "preview", "estimate"):
+            return _page(visit, form, **_tried(visit, form, do))
         pilot = _pilot_rows(form) if do == "pilot" else None
         looker, settings = visit.looker, visit.context.settings
         done = submitting.submit_for(
             visit.ledger,
             settings,
             looker.caller,
-            spec,
+            _spec(visit, form),
             looker.scope,
             pilot,
             ending=visit.context.slow.ending,
         )
     except (ApiError, NightshiftError) as error:
         told = answer(error)
-        return _page(visit, form, told.status_code, why=message(told))
+        look = None
+        with suppress(ApiError, NightshiftError):
+            look = _look(visit, form) if told.status_code < 429 else None
+        return _page(visit, form, told.status_code, why=message(told), look=look)
     return seen_at(f"/jobs/{done.job_id}")
 
 
-def _spec(visit: Visit, form: Form) -> JobSpec:
+def _refuse_viewer(visit: Visit) -> None:
+    if not visit.looker.acts:
+        raise ApiError(403, "this key looks, and submits nothing", code="forbidden")
+
+
+def _tried(visit: Visit, form: Form, do: str) -> dict[str, Any]:
+    """What the page shows beside the form: first rows, and prompts or an estimate."""
+    found: dict[str, Any] = {"look": _look(visit, form)}
+    if do == "look":
+        return found
+    spec = _spec(visit, form)
+    with _planning(visit):
+        if do == "estimate":
+            return found | {"estimate": _estimate(visit, spec)}
+        return found | {"prompts": _first_prompts(visit, spec)}
+
+
+def _sections(visit: Visit, form: Form) -> tuple[Any, str]:
+    """What a form says of a spec, and what errors call the form."""
     if form.get("as") == "yaml":
-        return parse_spec(
-            map_leaves(parse_yaml(form.get("spec", ""), "the spec"), kept), "the spec"
-        )
-    return parse_spec(map_leaves(assembled(form, _models(visit)), kept), "the form")
+        return map_leaves(parse_yaml(form.get("spec", ""), "the spec"), kept), "the spec"
+    return map_leaves(assembled(form, _models(visit)), kept), "the form"
 
 
-def _first_rows(visit: Visit, spec: JobSpec) -> tuple[list[str], list[First]]:
-    """Names of the input's columns, and its first rows with their prompts."""
+def _spec(visit: Visit, form: Form) -> JobSpec:
+    sections, called = _sections(visit, form)
+    output = sections.get("output", {}) if isinstance(sections, dict) else None
+    if not isinstance(output, dict) or output.get("uri"):
+        return parse_spec(sections, called)
+    spec = parse_spec({**sections, "output": {**output, "uri": CHOSEN}}, called)
+    settings, caller = visit.context.settings, visit.looker.caller
+    drawn = form.get("drawn") or secrets.token_hex()
+    return submitting.with_output(visit.ledger, settings, caller, spec, drawn)
+
+
+def _look(visit: Visit, form: Form) -> Look:
+    """The first rows of the input, whatever runs over them."""
+    given = _sections(visit, form)[0].get("input")
+    if isinstance(given, dict):
+        given = {name: each for name, each in given.items() if name not in OF_JOB}
+    # All columns, as a function reads them; none is called.
+    spec = parse_spec(
+        {
+            "name": "look",
+            "input": given,
+            "task": {"kind": "function"},
+            "engine": {"backend": "function", "callable": "look:rows"},
+            "output": {"uri": CHOSEN},
+        },
+        "the form",
+    )
+    with _planning(visit):
+        names, found = _first_rows(visit, spec, input_only=True)
+    values = [[row.get(name) for name, _ in names] for _, row in found.rows]
+    rows = [(index, each) for (index, _), each in zip(found.rows, values, strict=True)]
+    return Look(names, rows, found.bad, naming_column([name for name, _ in names], values))
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Rows as they were read, by number, and why others cannot be read."""
+
+    spec: JobSpec
+    rows: list[tuple[int, dict[str, Any]]]
+    bad: dict[int, str]
+
+
+def _first_rows(
+    visit: Visit, spec: JobSpec, *, input_only: bool = False
+) -> tuple[list[tuple[str, str]], _Read]:
+    """Names and types of the input's columns, and its first rows."""
     from nightshift.common.formats.values import to_rows
     from nightshift.producer.estimate.row_sample import sample_rows
     from nightshift.producer.submit.submit import survey, within_roots
 
     few = spec.input.model_copy(update={"limit": min(spec.input.limit or FIRST_ROWS, FIRST_ROWS)})
-    settings, spec = _bounded(visit, spec.model_copy(update={"input": few}))
+    spec = spec.model_copy(update={"input": few})
+    settings, spec = submitting.bounded(
+        visit.ledger, visit.context.settings, visit.looker.caller, spec, input_only=input_only
+    )
     with copies_folder() as copies, within_roots(settings, copies):
         spec, plan = survey(spec, settings, copies=copies)
         found = sample_rows(plan, spec, FIRST_ROWS, 0)
         values = [dict(row) for row in islice(to_rows(found.table), FIRST_ROWS)]
-    rows = [*_prompted(spec, zip(found.row_index, values, strict=True))]
-    rows += [First(index, {}, [], bad.message) for index, bad in found.bad.items()]
-    return list(plan.schema.names), sorted(rows, key=lambda row: row.index)
+    columns = [(field.name, str(field.type)) for field in plan.schema]
+    bad = {index: why.message for index, why in found.bad.items()}
+    return columns, _Read(spec, list(zip(found.row_index, values, strict=True)), bad)
+
+
+def _first_prompts(visit: Visit, spec: JobSpec) -> list[First]:
+    """The first rows with their prompts; those of a function have none."""
+    _, found = _first_rows(visit, spec)
+    rows = [*_prompted(found.spec, iter(found.rows))]
+    rows += [First(index, [], why) for index, why in found.bad.items()]
+    return sorted(rows, key=lambda row: row.index)
 
 
 def _prompted(spec: JobSpec, rows: Iterator[tuple[int, dict[str, Any]]]) -> Iterator[First]:
@@ -179,14 +296,12 @@ def _prompted(spec: JobSpec, rows: Iterator[tuple[int, dict[str, Any]]]) -> Iter
     for index, values in rows:
         bounds.check()
         if time.thread_time() > until:
-            yield First(
-                index, values, [], "the prompts of the rows before took too long to show these"
-            )
+            yield First(index, [], "the prompts of the rows before took too long to show these")
             continue
         try:
-            yield First(index, values, list(rendered_all(templates, values)))
+            yield First(index, list(rendered_all(templates, values)))
         except Exception as error:  # a template over a row's values may raise anything
-            yield First(index, values, [], f"the row cannot be rendered: {error}")
+            yield First(index, [], f"the row cannot be rendered: {error}")
 
 
 def _estimate(visit: Visit, spec: JobSpec) -> str:
@@ -196,7 +311,9 @@ def _estimate(visit: Visit, spec: JobSpec) -> str:
     from nightshift.producer.estimate import estimate_report
     from nightshift.producer.estimate.estimate import estimate
 
-    settings, spec = _bounded(visit, spec)
+    settings, spec = submitting.bounded(
+        visit.ledger, visit.context.settings, visit.looker.caller, spec
+    )
     printed = io.StringIO()
     # A tokenizer may come with code of its own, which runs for one person on this machine at most.
     own = visit.request.app.state.session is not None
@@ -210,10 +327,6 @@ def _planning(visit: Visit) -> AbstractContextManager[None]:
     context, caller = visit.context, visit.looker.caller
     ending = context.slow.ending
     return submitting.planning(context.ledger, context.settings, caller, ending, of_job=False)
-
-
-def _bounded(visit: Visit, spec: JobSpec) -> tuple[Settings, JobSpec]:
-    return submitting.bounded(visit.ledger, visit.context.settings, visit.looker.caller, spec)
 
 
 def _models(visit: Visit) -> ModelTable | None:
@@ -254,19 +367,35 @@ def _page(
         table = _models(visit)
     except ApiError:
         table = None
+    models = sorted(table.models) if table is not None else []
     shown = visit.page(
         "new_job.html",
         title="New job",
-        form=form,
+        form={**form, "drawn": form.get("drawn") or secrets.token_hex(16)},
         as_yaml=form.get("as") == "yaml",
         why=why,
-        models=sorted(table.models) if table is not None else [],
+        models=models,
+        **_results(visit, form),
         pilot_rows=PILOT_ROWS,
         takes_files=visit.context.settings.serve_store is not None,
-        **({"columns": None, "rows": None, "estimate": None} | found),
+        **({"look": None, "prompts": None, "estimate": None} | found),
     )
     shown.status_code = status
     return shown
+
+
+def _results(visit: Visit, form: Form) -> dict[str, Any]:
+    """The `folder` in which the server would put the results, None where it has none for them; and whether that
+    lies `in_store`.
+    """
+    settings, caller = visit.context.settings, visit.looker.caller
+    folder = None
+    with suppress(ApiError, NightshiftError):
+        places = [form.get("input") or CHOSEN]
+        folder = submitting.output_folder(visit.ledger, settings, caller, places)
+    store = settings.serve_store
+    in_store = store is not None and folder == store_layout.outputs(store, caller.tenant)
+    return {"folder": folder, "in_store": in_store}
 
 
 async def upload(request: Request, visit: Visit) -> Response:
@@ -281,11 +410,12 @@ async def upload(request: Request, visit: Visit) -> Response:
 
     stored = await files.received(request, call, place, whole)
     name = job_name(stored.filename)
-    return seen_at(f"/jobs/new?input={render.quoted(stored.uri)}&name={render.quoted(name)}")
+    return seen_at(f"/jobs/new/rows?input={render.quoted(stored.uri)}&name={render.quoted(name)}")
 
 
 ROUTES: list[Route] = [
     page("/jobs/new", show_new),
+    page("/jobs/new/rows", show_first_rows, slow=plans),
     action("/jobs/new", try_new, slow=plans),
     incoming("/jobs/new/file", upload),
 ]

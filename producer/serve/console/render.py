@@ -17,7 +17,7 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 from nightshift.common.text import money, whole_characters
-from nightshift.producer.serve.console import drawing, marks, wording
+from nightshift.producer.serve.console import drawing, marks, values, wording
 from nightshift.producer.views import fleet_tables, rates
 
 HEADERS = {
@@ -63,6 +63,10 @@ def environment() -> Environment:
         "model": wording.model_name,
         "money": lambda value: "—" if value is None else money(value),
         "value": value_html,
+        "brief": values.brief,
+        "whole": values.whole,
+        "column": values.column,
+        "said": values.said,
         "sentence": lambda value: f"{value[:1].upper()}{value[1:]}.",
         "why": fleet_tables.why,
         "place": fleet_tables.place,

@@ -72,9 +72,9 @@ def _rows(ledger: Ledger, job: Job, indices: list[int] | None, seed: int) -> dic
     try:
         by_lot = indices is None
         drawn = sample(ledger, job, ROWS, seed) if by_lot else chosen(ledger, job, indices or [])
-        return {"drawn": drawn, "note": drawn.note}
+        return {"drawn": drawn, "note": drawn.note, "id": job.spec.input.id}
     except NightshiftError as error:
-        return {"drawn": Sample(0, seed), "note": str(error)}
+        return {"drawn": Sample(0, seed), "note": str(error), "id": None}
 
 
 def show_failed(visit: Visit) -> Response:
