@@ -203,8 +203,11 @@ def _expand_local(uri: str, again: dict[str, str]) -> Iterator[_Candidate]:
     matches = [path]
     if WILDCARD.search(uri) and _kind(path) is None:
         with guard("listed", uri):
+            # What lies around the fixed folder is not looked at: it may be outside of a wall.
+            fixed = Path(fixed_folder(uri) or path.anchor)
+            steps = path.parts[len(fixed.parts) :]
+            found = _glob(fixed, steps, again) if _kind(fixed) is not None else ()
             # A `**` may reach the same file by several ways.
-            found = _glob(Path(path.anchor), path.parts[1:], again)
             matches = list(dict.fromkeys(found))
     tops, files = list[Path](), dict[Path, None]()
     for match in matches:

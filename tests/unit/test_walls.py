@@ -98,6 +98,8 @@ def test_what_links_lead_to_inside_a_root_is_read_as_ever(data: Path, way: str, 
         assert storage.read_range(uri, 0, 100) == b"of alpha"
         assert storage.stat(uri).size == 8
         assert [info.uri for info in storage.expand([uri])] == [uri]
+        pattern = f"{uri.removesuffix('l')}?"
+        assert [info.uri for info in storage.expand([pattern])] == [uri]
 
 
 CALLS: dict[str, Callable[[str], object]] = {
