@@ -14,13 +14,14 @@ from itertools import islice
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from nightshift.common.errors import BadInput, NightshiftError
 from nightshift.common.formats import reading
-from nightshift.common.spec import JobSpec, parse_spec
+from nightshift.common.spec import InputSpec, JobSpec, parse_spec
 from nightshift.common.spec.parse import parse_yaml
 from nightshift.common.templates import budget
 from nightshift.common.templates.sandbox import compiled, rendered_all
@@ -390,8 +391,8 @@ def _results(visit: Visit, form: Form) -> dict[str, Any]:
     """
     settings, caller = visit.context.settings, visit.looker.caller
     folder = None
-    with suppress(ApiError, NightshiftError):
-        places = [form.get("input") or CHOSEN]
+    with suppress(ApiError, NightshiftError, ValidationError):
+        places = InputSpec(uri=form["input"]).places if form.get("input") else []
         folder = submitting.output_folder(visit.ledger, settings, caller, places)
     store = settings.serve_store
     in_store = store is not None and folder == store_layout.outputs(store, caller.tenant)
