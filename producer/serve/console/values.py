@@ -37,7 +37,8 @@ def brief(value: Any) -> Markup:
         return tree.EMPTY
     if (picture := drawing.image(value)) is not None:
         return picture
-    return Markup.escape(tree.preview(value, MOST_BRIEF))
+    found = as_json(value) if isinstance(value, str) else None
+    return Markup.escape(tree.preview(value if found is None else found, MOST_BRIEF))
 
 
 def whole(value: Any, name: str) -> Markup:
@@ -177,8 +178,11 @@ FOLDED = ("reasoning", "logprobs", "prompt_logprobs", "error")
 
 def _told(name: str, value: Any) -> Any:
     """What an answer says: of a response of the OpenAI API the text of its first message, of several samples
-    their answers.
+    their answers, of labels the likeliest.
     """
+    if name == "probabilities" and isinstance(value, Mapping) and _are_numbers(value.values()):
+        label, share = max(value.items(), key=lambda each: each[1] or 0.0, default=("", None))
+        return f"{label} {share:.0%}" if share is not None else value
     if name == "outputs" and isinstance(value, list):
         return [each.get("output") if isinstance(each, Mapping) else each for each in value]
     if name == "response" and isinstance(value, str):
