@@ -81,7 +81,7 @@ def test_a_tree_has_at_most_so_many_nodes_and_levels() -> None:
     ],
 )
 def test_no_value_breaks_a_page_or_makes_it_huge(value: Any) -> None:
-    row = {name: value for name in ("output", "reasoning", "logprobs", "outputs", "probabilities")}
+    row = dict.fromkeys(("output", "reasoning", "logprobs", "outputs", "probabilities"), value)
     for name in row:
         shown = str(values.column(name, row, "row-1"))
         assert HOSTILE not in shown
