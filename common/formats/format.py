@@ -69,11 +69,14 @@ types exactly. Raises FileNotFoundError, SourceChanged, StorageUnavailable."""
 Copy = Callable[[FileInfo, InputSpec, int | None, BinaryIO], None]
 """Writes the copy of a file, or of its first rows, by which the file is planned and read."""
 
-Write = Callable[[Iterable[pa.RecordBatch], pa.Schema, BinaryIO, Mapping[str, str]], int]
-"""Writes rows of one schema and metadata, where the format has a place for metadata; returns the rows."""
+Written = Callable[
+    [Iterable[pa.RecordBatch], pa.Schema, BinaryIO, Mapping[str, str]], Iterator[int]
+]
+"""Writes rows of one schema and metadata, where the format has a place for metadata, as far as its numbers are
+taken: each is that of rows written since the one before. The file is whole once the numbers have ended."""
 
 Batches = Callable[[str, pa.Schema, int], Iterator[pa.RecordBatch]]
-"""The rows of a file that `Write` wrote, in batches of the given rows, with the columns and types of a schema."""
+"""The rows of a file that `Written` wrote, in batches of the given rows, with the columns and types of a schema."""
 
 
 def no_parts(uri: str, _schema: pa.Schema, _rows: int) -> Iterator[pa.RecordBatch]:
@@ -94,7 +97,7 @@ class Format:
     title: str
     examine: Examine
     read: Read
-    write: Write
+    written: Written
     copy: Copy | None = None
     copy_suffix: str = ""
     is_copied: bool = False
@@ -104,3 +107,13 @@ class Format:
     may_have_more: bool = False
     part_batches: Batches = no_parts
     part_metadata: Callable[[str], dict[str, str]] = lambda _: {}
+
+    def write(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        schema: pa.Schema,
+        sink: BinaryIO,
+        metadata: Mapping[str, str],
+    ) -> int:
+        """Writes rows of one schema and metadata; returns the rows."""
+        return sum(self.written(batches, schema, sink, metadata))

@@ -151,6 +151,11 @@ def lift_time_limit(connection: Connection) -> None:
     connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
 
 
+def one_moment(connection: Connection) -> None:
+    """Lets every statement of this transaction see the ledger as it is at the first of them. Comes before it."""
+    connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+
+
 def scan_in_order(connection: Connection) -> None:
     """Lets this transaction read indexes in their order only, whatever the statistics say.
 

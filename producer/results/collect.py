@@ -1,6 +1,7 @@
 """Collect: the parts of a job as one file, in the order of the dataset, in bounded memory."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -8,7 +9,7 @@ from nightshift.common import storage
 from nightshift.common.descriptor import InputFormat
 from nightshift.common.errors import BadInput, Permanent
 from nightshift.common.formats import part_rows
-from nightshift.common.ledger import Ledger, Row
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import generations, jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts
@@ -28,7 +29,10 @@ FORMATS: dict[str, InputFormat] = {
 }
 """What a file of each suffix holds. Beside vectors lies a Parquet file with their ids."""
 
-RowsOf = Callable[[Sequence[Row]], Iterable[pa.RecordBatch]]
+Part = Mapping[Any, Any]
+"""A live part, as `live_parts` gives it."""
+
+RowsOf = Callable[[Sequence[Any]], Iterable[pa.RecordBatch]]
 
 
 def collect(
@@ -70,9 +74,7 @@ def collect(
     if is_npy:
         vectors.check(schema, job.id)
         return vectors.write(target, ahead, schema, job.spec.input.id)
-    kind = FORMATS[suffix]
-    if kind == "jsonl" and isinstance(job.spec.task, RequestsTask):
-        kind = "openai"
+    kind = kind_of(job, FORMATS[suffix])
     written = part_rows.write_batches(target, ahead, schema, kind, {})
     if remark is not None and beside is not None and beside.misfits:
         first = beside.misfits[0].message
@@ -97,17 +99,30 @@ def rows_for(
     with ledger.transaction() as connection:
         job = jobs.get(connection, job.id) or job
         progress = jobs.progress(connection, job.id)
-    left = progress["rows_total"] - progress["rows_done"] - progress["rows_failed"]
-    if not partial and (left or job.closed_at is None):
-        why = f"{left:,} rows have no output" if left else "its files are being finished"
-        raise BadInput(f"job {job.id} is {job.state} and {why}: --partial takes what is there")
+    if not partial and (why := why_partial(job, progress)):
+        raise BadInput(f"{why}: --partial takes what is there")
     for target in targets:
         target_file.check(job, target, force=force)
     expected = None if partial else progress["rows_total"]
-    return job, _in_order(ledger, job, expected, rows_of or (lambda parts: _own_rows(job, parts)))
+    return job, _in_order(ledger, job, expected, rows_of or (lambda parts: own_rows(job, parts)))
 
 
-def _own_rows(job: Job, parts: Sequence[Row]) -> Iterable[pa.RecordBatch]:
+def kind_of(job: Job, kind: InputFormat) -> InputFormat:
+    """How rows of a job are written into a file of this format."""
+    is_of_requests = isinstance(job.spec.task, RequestsTask)
+    return "openai" if kind == "jsonl" and is_of_requests else kind
+
+
+def why_partial(job: Job, progress: Mapping[str, Any]) -> str:
+    """Why a job, by its row of job_progress, does not have all of its rows yet; empty where it has."""
+    left = progress["rows_total"] - progress["rows_done"] - progress["rows_failed"]
+    if not left and job.closed_at is not None:
+        return ""
+    why = f"{left:,} rows have no output" if left else "its files are being finished"
+    return f"job {job.id} is {job.state} and {why}"
+
+
+def own_rows(job: Job, parts: Sequence[Part]) -> Iterable[pa.RecordBatch]:
     """The rows of a root batch as they stand in its parts; those of a root that was split are merged."""
     if len(parts) == 1:
         return part_files.kept_rows(job, parts[0])
@@ -122,19 +137,21 @@ def _in_order(
 
     The error comes before the end of the rows, so that no file appears.
     """
-    rows = _as_they_lie(ledger, job, expected, rows_of)
+    rows = as_they_lie(job, part_files.roots(ledger, job), expected, rows_of)
     with ledger.transaction() as connection:
         arranged = job_facts.is_arranged(connection, job.id)
         stop = generations.end(connection, job.id).row
     yield from in_order(rows, "row_index", stop) if arranged else rows
 
 
-def _as_they_lie(
-    ledger: Ledger, job: Job, expected: int | None, rows_of: RowsOf
+def as_they_lie(
+    job: Job, roots: Iterable[Sequence[Part]], expected: int | None, rows_of: RowsOf
 ) -> Iterator[pa.RecordBatch]:
-    """Every row, root batch by root batch."""
+    """Every row of these parts, root batch by root batch; Permanent where there are not as many as the parts
+    have, or as are `expected` of all.
+    """
     taken = 0
-    for parts in part_files.roots(ledger, job):
+    for parts in roots:
         promised = taken + sum(part["row_count"] - part["redo_count"] for part in parts)
         for batch in rows_of(parts):
             taken += batch.num_rows

@@ -1,7 +1,7 @@
 """Reads the parts that the ledger names, wherever they lie, and the input of their rows again."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain, groupby
@@ -175,7 +175,7 @@ def id_of(ledger: Ledger, job: Job, row_index: int) -> str:
     return one_line(kept_message(repr(to_list(value)[0])))
 
 
-def kept_rows(job: Job, part: Row) -> Iterator[pa.RecordBatch]:
+def kept_rows(job: Job, part: Mapping[Any, Any]) -> Iterator[pa.RecordBatch]:
     """The rows of a part without those that run again, a few thousand at a time.
 
     `part` has `part_name` and `redo`, as the rows of `pages` do.
@@ -184,7 +184,7 @@ def kept_rows(job: Job, part: Row) -> Iterator[pa.RecordBatch]:
     return store(job).kept_rows(name, place(job, name), part["redo"])
 
 
-def root_table(job: Job, parts: Sequence[Row]) -> pa.Table:
+def root_table(job: Job, parts: Sequence[Mapping[Any, Any]]) -> pa.Table:
     """The kept rows of all parts of one root batch, in dataset order."""
     rows = (batch for part in parts for batch in kept_rows(job, part))
     return pa.Table.from_batches(rows, schema_of(job)).sort_by("row_index")

@@ -46,7 +46,8 @@ CALLER = "caller"
 class Context:
     """What every handler may use; `models` reads the operator's table as it is now, `slow` has the threads of
     what plans, sorts or deletes, `uploads` of those that write what clients send, which lasts as long as these like, `joins` of those that put
-    parts together, `reads` of those that read archives and parts of jobs; `here` says who works on the ledger.
+    parts together, `reads` of those that read archives and parts of jobs, `downloads` counts the results that
+    clients take, which last as long as these like; `here` says who works on the ledger.
     """
 
     ledger: Ledger
@@ -64,6 +65,11 @@ class Context:
     reads: SlowWork = field(
         default_factory=lambda: SlowWork(
             "looks at rows and archives", at_once=8, a_tenant=2, waiting=50
+        )
+    )
+    downloads: SlowWork = field(
+        default_factory=lambda: SlowWork(
+            "downloads of results", at_once=math.inf, a_tenant=4, waiting=0
         )
     )
     here: Callable[[], Here] = lambda: FLEET

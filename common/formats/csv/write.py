@@ -1,6 +1,6 @@
 """CSV of any rows: nested values, bytes and what else CSV has no text for as JSON text."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -21,25 +21,23 @@ PLAIN = (
 """Types that pyarrow writes as CSV."""
 
 
-def write(
+def written(
     batches: Iterable[pa.RecordBatch],
     schema: pa.Schema,
     sink: BinaryIO,
     _metadata: Mapping[str, str],
-) -> int:
-    """Writes the rows with a header, see `format.Write`; returns how many.
+) -> Iterator[int]:
+    """Writes the rows with a header, see `format.Written`.
 
     Null is an empty field, the empty text is `""`. Lists, objects and bytes are what they are in JSON
     lines: `[0.5, 1.0]`, `{"kind": "truncated", …}`, base64.
     """
-    rows = 0
     columns = pa.schema([(field.name, _csv_type(field.type)) for field in schema])
     with csv.CSVWriter(sink, columns) as writer:
         for batch in batches:
             arrays = map(_texts, batch.columns, columns.types)
             writer.write_batch(pa.RecordBatch.from_arrays(list(arrays), schema=columns))
-            rows += batch.num_rows
-    return rows
+            yield batch.num_rows
 
 
 def _csv_type(kind: pa.DataType) -> pa.DataType:

@@ -7,7 +7,7 @@ back as it was, half characters included: a client joins by it.
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -91,14 +91,14 @@ def read(
     return lines.read(descriptor, columns, cache, schema, fixed, parse_request)
 
 
-def write(
+def written(
     batches: Iterable[pa.RecordBatch],
     schema: pa.Schema,
     sink: BinaryIO,
     metadata: Mapping[str, str],
-) -> int:
+) -> Iterator[int]:
     """Writes lines whose ids are those of the requests, which a column need not hold as they were."""
-    return encoded.write(batches, schema, sink, metadata, {REQUEST_ID: given_id})
+    return encoded.written(batches, schema, sink, metadata, {REQUEST_ID: given_id})
 
 
 def _wrong(row: dict[str, Any]) -> str | None:

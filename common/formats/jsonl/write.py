@@ -3,7 +3,7 @@
 import base64
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime, time
 from typing import Any, BinaryIO
 
@@ -13,19 +13,18 @@ from nightshift.common.formats.values import to_list
 from nightshift.common.text import json_line, map_leaves
 
 
-def write(
+def written(
     batches: Iterable[pa.RecordBatch],
     _schema: pa.Schema,
     sink: BinaryIO,
     _metadata: Mapping[str, str],
     changes: Mapping[str, Callable[[str], str]] | None = None,
-) -> int:
-    """Writes one object a line in UTF-8; returns the number of rows. `changes` give the text that stands
-    for one of a column.
+) -> Iterator[int]:
+    """Writes one object a line in UTF-8, see `format.Written`. `changes` give the text that stands for one of
+    a column.
 
     Timestamps are written in ISO 8601, bytes in base64, NaN as null.
     """
-    written = 0
     for batch in batches:
         columns = [_python_values(column) for column in batch.columns]
         names = batch.schema.names
@@ -34,8 +33,7 @@ def write(
             columns[at] = [None if each is None else change(each) for each in columns[at]]
         for values in zip(*columns, strict=True):
             sink.write(encode_row(dict(zip(names, values, strict=True))) + b"\n")
-        written += batch.num_rows
-    return written
+        yield batch.num_rows
 
 
 def _python_values(column: pa.Array) -> list[Any]:

@@ -20,13 +20,13 @@ COMPRESSED_BYTES = 16 * 1024
 than compression saves."""
 
 
-def write(
+def written(
     batches: Iterable[pa.RecordBatch],
     schema: pa.Schema,
     sink: BinaryIO,
     metadata: Mapping[str, str],
-) -> int:
-    """Writes a part with `metadata` beside the file's own; returns the number of rows.
+) -> Iterator[int]:
+    """Writes a part with `metadata` beside the file's own, see `format.Written`: a row group at a time.
 
     Parts are compressed with Zstandard, except small ones (COMPRESSED_BYTES). Columns of the input
     get the types that they have in the input's files.
@@ -34,7 +34,6 @@ def write(
     target = written_schema(schema).with_metadata(
         {f"{METADATA_PREFIX}{key}": value for key, value in metadata.items()}
     )
-    written = 0
     groups = regrouped(batches, schema)
     first = list(islice(groups, 1))
     small = sum(table.nbytes for table in first) < COMPRESSED_BYTES
@@ -42,8 +41,7 @@ def write(
     with pq.ParquetWriter(sink, target, compression=compression) as writer:
         for table in chain(first, groups):
             writer.write_table(as_written(table, target), row_group_size=GROUP_ROWS * 4)
-            written += table.num_rows
-    return written
+            yield table.num_rows
 
 
 def regrouped(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:

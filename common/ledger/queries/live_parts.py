@@ -1,6 +1,6 @@
 """The live parts of a job in dataset order: which rows and bytes each has, and what made it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from sqlalchemy import text
 
@@ -88,6 +88,41 @@ def part_names_between(
     """)
     found = connection.execute(statement, {"id": job_id, "first": first, "stop": stop})
     return [(name, batch) for name, batch in found]
+
+
+def kept_parts(connection: Connection, job_id: int, most: int | None = None) -> Iterator[Row]:
+    """The live parts of a job that have rows which count, in dataset order: all of them as they are at one
+    moment, or the first `most`. They come as they are taken, many at once, and their transaction stays open
+    meanwhile.
+    """
+    statement = text("""
+        SELECT seq, part_name, row_count, redo_count, redo::text AS redo, part_checksum
+        FROM batches
+        WHERE job_id = :id AND part_name IS NOT NULL AND state <> 'split' AND row_count > redo_count
+        ORDER BY seq, lower(rows) LIMIT :most
+    """)
+    given = {"id": job_id, "most": most}
+    yield from connection.execute(
+        statement, given, execution_options={"yield_per": PARTS_AT_ONCE}
+    ).mappings()
+
+
+PARTS_AT_ONCE = 10_000
+"""Parts that come from Postgres at once: a client has them long before its transaction counts as idle."""
+
+
+def part_size(connection: Connection, job_id: int) -> tuple[int, int]:
+    """Rows and bytes of the parts among the first batches of a job, from which the size of all is estimated; zeros
+    where there is none.
+    """
+    statement = text("""
+        SELECT coalesce(sum(row_count), 0)::bigint AS rows, coalesce(sum(part_bytes), 0)::bigint AS bytes
+        FROM (SELECT row_count, part_bytes, state FROM batches
+              WHERE job_id = :id ORDER BY seq LIMIT 1000) AS some
+        WHERE part_bytes IS NOT NULL AND state <> 'split'
+    """)
+    found = connection.execute(statement, {"id": job_id}).one()
+    return found.rows, found.bytes
 
 
 def parts_holding(connection: Connection, job_id: int, indices: Sequence[int]) -> list[Row]:

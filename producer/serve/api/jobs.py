@@ -8,7 +8,8 @@ What loads Arrow is imported where it is used: Arrow takes as much memory as the
 
 from typing import Any
 
-from starlette.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from nightshift.common.ledger.connection import Connection
@@ -20,7 +21,7 @@ from nightshift.common.states import JobState, Outcome, RowErrorKind, ShownState
 from nightshift.producer.control import job_moves, job_settings
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.explain import facts, reasons
-from nightshift.producer.serve import access, submitting
+from nightshift.producer.serve import access, downloads, submitting
 from nightshift.producer.serve.api import fields
 from nightshift.producer.serve.calls import (
     JSON_OBJECT,
@@ -28,6 +29,7 @@ from nightshift.producer.serve.calls import (
     plans,
     reads,
     route,
+    streaming,
 )
 from nightshift.producer.serve.errors import ApiError, not_found
 from nightshift.producer.serve.ledger import quotas, tenant_jobs
@@ -124,6 +126,13 @@ def job_errors(call: Call) -> dict[str, Any]:
     job = _found(call)
     kinds, rows = closed_jobs.errors(call.ledger, job, kind=kind, limit=limit)
     return {"job": job.id, "kinds": kinds, "rows": [rates.plain(row) for row in rows]}
+
+
+async def job_results(request: Request, call: Call) -> Response:
+    """The rows of a job as `nightshift collect JOB` writes them, streamed: `format` is jsonl, csv or parquet; with
+    `partial=true` of a job that is not over, too; with `sample=true` the first 1,000 of them.
+    """
+    return await downloads.transfer(request, call.context, call.caller, lambda: _found(call))
 
 
 def pause_job(call: Call) -> dict[str, Any]:
@@ -244,6 +253,14 @@ ROUTES: list[Route] = [
     ),
     route(
         "GET", "/api/jobs/{id}/errors", job_errors, "viewer", slow=reads, query=("limit", "kind")
+    ),
+    streaming(
+        "GET",
+        "/api/jobs/{id}/results",
+        job_results,
+        "viewer",
+        query=downloads.QUERY,
+        binary=True,
     ),
     route("POST", "/api/jobs/{id}/pause", pause_job),
     route("POST", "/api/jobs/{id}/resume", resume_job),

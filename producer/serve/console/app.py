@@ -19,6 +19,7 @@ from nightshift.producer.serve.console import (
     jobs,
     new_job,
     page_calls,
+    results,
     rows,
     sign_in,
 )
@@ -32,6 +33,7 @@ ROUTES: list[BaseRoute] = [
     *new_job.ROUTES,
     *job.ROUTES,
     *rows.ROUTES,
+    *results.ROUTES,
     *batches.ROUTES,
     *fleet.ROUTES,
 ]

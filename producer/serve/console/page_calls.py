@@ -185,6 +185,20 @@ def incoming(path: str, handler: Callable[[Request, Visit], Awaitable[Response]]
     return Route(path, endpoint, methods=["POST"], name=handler.__name__)
 
 
+def streamed(path: str, handler: Callable[[Request, Visit], Awaitable[Response]]) -> Route:
+    """The route of a file that is sent while it is made; errors before its first byte are pages."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            found = await to_thread.run_sync(looker, request, limiter=ENTRANCE)
+            refuse_strange(request)
+            return await handler(request, Visit(request, found, {}))
+        except Exception as error:
+            return _told(request, error)
+
+    return Route(path, endpoint, methods=["GET"], name=handler.__name__)
+
+
 def _refuse_change(request: Request, found: Looker) -> None:
     refuse_foreign(request)
     if not found.acts:
