@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
-from nightshift.common.formats.parquet import write
+from nightshift.common.formats.known import FORMATS
 from nightshift.inputs import opened
 
 SUFFIX = ".parquet"
@@ -32,7 +32,7 @@ def stage(data: object, folder: str) -> str:
         _refuse_names(reader.schema)
         bare = pa.schema([pa.field(each.name, each.type) for each in reader.schema])
         written = storage.write_whole(
-            aside, lambda sink: write.write(_slices(reader, bare), bare, sink, {})
+            aside, lambda sink: FORMATS["parquet"].write(_slices(reader, bare), bare, sink, {})
         )
     uri = f"{folder}/{written.checksum[:24]}{SUFFIX}"
     storage.move(aside, uri, written.bytes)

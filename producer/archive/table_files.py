@@ -12,7 +12,7 @@ from pyarrow import csv
 from nightshift.common import storage
 from nightshift.common.errors import ArchiveTaken, BadInput
 from nightshift.common.formats import part_names
-from nightshift.common.formats.parquet import write as writer
+from nightshift.common.formats.known import FORMATS
 from nightshift.common.ledger import Connection, Ledger
 from nightshift.common.ledger.jobs import archives
 from nightshift.common.ledger.jobs.archives import Archive, ArchiveFile
@@ -90,7 +90,7 @@ def write(ledger: Ledger, job: Job, archive: Archive, table: str, rest: Rest) ->
 
     def fill(sink: BinaryIO) -> None:
         nonlocal rows
-        rows = writer.write(batches(), schema, sink, metadata)
+        rows = FORMATS["parquet"].write(batches(), schema, sink, metadata)
 
     written = storage.write_whole(part_names.archived(job.output_uri, name), fill)
     return ArchiveFile(table, name, rows, written.bytes, written.checksum)

@@ -9,7 +9,7 @@ from nightshift.common import storage
 from nightshift.common.descriptor import InputFormat
 from nightshift.common.errors import BadInput, Permanent
 from nightshift.common.formats import part_rows
-from nightshift.common.ledger import Ledger
+from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.jobs import generations, jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts
@@ -113,7 +113,7 @@ def kind_of(job: Job, kind: InputFormat) -> InputFormat:
     return "openai" if kind == "jsonl" and is_of_requests else kind
 
 
-def why_partial(job: Job, progress: Mapping[str, Any]) -> str:
+def why_partial(job: Job, progress: Row) -> str:
     """Why a job, by its row of job_progress, does not have all of its rows yet; empty where it has."""
     left = progress["rows_total"] - progress["rows_done"] - progress["rows_failed"]
     if not left and job.closed_at is not None:

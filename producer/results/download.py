@@ -28,9 +28,6 @@ from nightshift.producer.results import collect, part_files
 
 Kind = Literal["jsonl", "csv", "parquet"]
 
-SAMPLE_ROWS = 1000
-"""Rows of a sample: the first ones that have an outcome, in the order of the dataset."""
-
 PIECE_BYTES = 256 * 1024
 """Bytes that are sent together: each piece costs a change of threads."""
 
@@ -96,19 +93,19 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A file with `rows` of the `rows_total` rows of a job. A `sample` has SAMPLE_ROWS of them at most."""
+    """A file with `rows` of the `rows_total` rows of a job; those of a `sample` are the first ones of its parts."""
 
     job: Job
     kind: Kind
     rows: int
     rows_total: int
-    sample: bool
+    is_sample: bool
     parts: Parts
 
     @property
     def name(self) -> str:
         """The name of the file, which says what it lacks."""
-        lacks = "-sample" if self.sample else "-partial" if self.rows < self.rows_total else ""
+        lacks = "-sample" if self.is_sample else "-partial" if self.rows < self.rows_total else ""
         return f"{self.job.spec.name}-{self.job.id}{lacks}.{self.kind}"
 
     def pieces(self, hide: Callable[[str], str] | None = None) -> Iterator[bytes]:
@@ -121,8 +118,8 @@ class Download:
         rows = collect.as_they_lie(
             self.job, self.parts.roots(), self.parts.rows, partial(_checked_rows, self.job)
         )
-        if self.sample:
-            rows = _first(rows, SAMPLE_ROWS)
+        if self.is_sample:
+            rows = _first(rows, self.rows)
         if hide is not None:
             rows = (_hidden(batch, hide) for batch in rows)
         kind, sink = collect.kind_of(self.job, self.kind), Sink()
@@ -134,10 +131,10 @@ class Download:
 
 
 def prepare(
-    ledger: Ledger, job: Job, kind: Kind, *, partial: bool = False, sample: bool = False
+    ledger: Ledger, job: Job, kind: Kind, *, partial: bool = False, sample: int | None = None
 ) -> Download:
-    """The file of a job as it is now; with `partial` of the rows that it has so far. Batches of an archived job come
-    back first.
+    """The file of a job as it is now; with `partial` of the rows that it has so far, with `sample` of the first so
+    many of these. Batches of an archived job come back first.
 
     Raises BadInput where the job has no rows, or not all of them and that is not asked for, and where its
     output is outside of the roots that it is held to; Permanent where parts and ledger disagree.
@@ -149,12 +146,12 @@ def prepare(
         one_moment(connection)
         job = jobs.get(connection, job.id) or job
         progress = jobs.progress(connection, job.id)
-        parts = Parts.now(connection, job.id, SAMPLE_ROWS if sample else None)
+        parts = Parts.now(connection, job.id, sample)
     rows, total, why = parts.rows, progress["rows_total"], collect.why_partial(job, progress)
     if not rows:
         raise BadInput(f"job {job.id} is {job.state} and no row of it has an outcome yet")
-    if sample:
-        return Download(job, kind, min(rows, SAMPLE_ROWS), total, sample, parts)
+    if sample is not None:
+        return Download(job, kind, min(rows, sample), total, True, parts)
     if why and not partial:
         raise BadInput(f"{why}: partial=true takes what is there")
     if not why and rows != total:
@@ -162,7 +159,7 @@ def prepare(
             f"the parts of job {job.id} have {rows:,} rows and the ledger says {total:,}: see `nightshift "
             f"verify {job.id}`"
         )
-    return Download(job, kind, rows, total, sample, parts)
+    return Download(job, kind, rows, total, False, parts)
 
 
 class Sink(io.RawIOBase):

@@ -38,6 +38,9 @@ MEDIA_TYPES: dict["Kind", str] = {
 }
 """Formats of a file, and what a client is told that the file is."""
 
+SAMPLE_ROWS = 1000
+"""Rows of a sample, the first that have an outcome."""
+
 QUERY = ("format", "partial", "sample")
 
 MOST_NAME = 150
@@ -113,7 +116,8 @@ def _wanted(query: QueryParams) -> dict[str, Any]:
     if kind not in MEDIA_TYPES:
         known = ", ".join(MEDIA_TYPES)
         raise ApiError(400, f"format is {kind[:30]!r}, but must be one of {known}", param="format")
-    return {"kind": kind, **{name: _is_set(query, name) for name in ("partial", "sample")}}
+    sample = SAMPLE_ROWS if _is_set(query, "sample") else None
+    return {"kind": kind, "partial": _is_set(query, "partial"), "sample": sample}
 
 
 def _is_set(query: QueryParams, name: str) -> bool:

@@ -5,7 +5,7 @@ no tenant takes the threads from the others, and what a tenant sends in a burst 
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager
 from threading import Event
 from typing import TypeVar
@@ -69,7 +69,7 @@ class SlowWork:
             return await to_thread.run_sync(work, *given, limiter=threads)
 
 
-async def from_store(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def from_store(pieces: Iterator[bytes]) -> AsyncGenerator[bytes]:
     """The same pieces, each read in a thread of STORE; whoever leaves ends the reading."""
     try:
         while (piece := await to_thread.run_sync(next, pieces, None, limiter=STORE)) is not None:

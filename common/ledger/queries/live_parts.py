@@ -96,7 +96,7 @@ def kept_parts(connection: Connection, job_id: int, most: int | None = None) -> 
     meanwhile.
     """
     statement = text("""
-        SELECT seq, part_name, row_count, redo_count, redo::text AS redo, part_checksum
+        SELECT seq, part_name, row_count, redo_count, redo, part_checksum
         FROM batches
         WHERE job_id = :id AND part_name IS NOT NULL AND state <> 'split' AND row_count > redo_count
         ORDER BY seq, lower(rows) LIMIT :most
@@ -118,7 +118,7 @@ def part_size(connection: Connection, job_id: int) -> tuple[int, int]:
     statement = text("""
         SELECT coalesce(sum(row_count), 0)::bigint AS rows, coalesce(sum(part_bytes), 0)::bigint AS bytes
         FROM (SELECT row_count, part_bytes, state FROM batches
-              WHERE job_id = :id ORDER BY seq LIMIT 1000) AS some
+              WHERE job_id = :id ORDER BY seq LIMIT 1000) AS earliest
         WHERE part_bytes IS NOT NULL AND state <> 'split'
     """)
     found = connection.execute(statement, {"id": job_id}).one()

@@ -26,7 +26,7 @@ from nightshift.producer.explain import facts, reasons
 from nightshift.producer.serve import access
 from nightshift.producer.serve.api.fields import CHANGEABLE
 from nightshift.producer.serve.calls import plans
-from nightshift.producer.serve.console import failures, render
+from nightshift.producer.serve.console import failures, render, results
 from nightshift.producer.serve.console.failures import NO_FAILURES, Failures
 from nightshift.producer.serve.console.jobs import MOVES
 from nightshift.producer.serve.console.mending import WAS, refusal, seen
@@ -107,6 +107,7 @@ def show_job(
         job=job,
         spec=yaml.safe_dump(spec, sort_keys=False, allow_unicode=True),
         origin=_origin(visit.ledger, job),
+        results=results.offered(visit.ledger, job),
         live=render.safe(look()),
         now=now,
         typed={**now, **(typed or {})},
