@@ -4,15 +4,20 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from starlette.responses import Response
 from starlette.routing import Route
 
+from nightshift.common.errors import StorageUnavailable
 from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.queries import job_pace
 from nightshift.producer.control.seen import Stale
-from nightshift.producer.serve.calls import plans
-from nightshift.producer.serve.console import render
+from nightshift.producer.serve.calls import plans, reads
+from nightshift.producer.serve.console import error_lines, render
+from nightshift.producer.serve.console.error_lines import Head
+from nightshift.producer.serve.console.failures import NO_FAILURES, Failures
+from nightshift.producer.serve.console.job import Kinds
 from nightshift.producer.serve.console.mending import refusal, seen
 from nightshift.producer.serve.console.page_calls import (
     Visit,
@@ -30,6 +35,8 @@ from nightshift.producer.serve.v1 import batches as api_batches
 from nightshift.producer.serve.v1 import files as api_files
 from nightshift.producer.serve.v1 import objects
 from nightshift.producer.serve.v1.content import file_content
+
+log = structlog.get_logger(__name__)
 
 PAGE = 50
 
@@ -51,7 +58,7 @@ def list_batches(visit: Visit) -> Response:
     _, look = live_batches(visit)
     before = visit.number("before", batches.LAST_SEQ)
     query = f"before={before}" if before != batches.LAST_SEQ else ""
-    return visit.page("batches.html", title="Batches", query=query, live=render.safe(look()))
+    return visit.page("batches.html", title="API batches", query=query, live=render.safe(look()))
 
 
 def live_batches(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
@@ -75,18 +82,57 @@ def show_batch(visit: Visit, status: int = 200, message: str | None = None) -> R
     """The page of one batch; with a `message` where a change was refused."""
     batch = _batch(visit)
     _, look = live_batch(visit)
+    head, note = _head(visit, batch)
     return visit.page(
-        "batch.html", status, message, title=batch.id, batch=batch, live=render.safe(look())
+        "batch.html",
+        status,
+        message,
+        title=f"API batch {batch.id}",
+        batch=batch,
+        live=render.safe(look()),
+        head=head,
+        note=note,
+        by_cause=head is not None and not _known_groups(visit, batch),
     )
+
+
+def _head(visit: Visit, batch: ApiBatch) -> tuple[Head | None, str]:
+    """The beginning of the file of errors of a batch that is over, None where there is none; and why the file
+    cannot be read.
+    """
+    if batch.error_file_id is None or not batch.state.over:
+        return None, ""
+    with visit.ledger.transaction() as connection:
+        file = files.get(connection, visit.looker.scope, batch.error_file_id)
+    if file is None:
+        return None, ""
+    try:
+        return error_lines.head(file), ""
+    except (FileNotFoundError, StorageUnavailable) as error:
+        log.warning("error_file_unreadable", batch=batch.id, error=str(error))
+        return None, "The file of errors cannot be read now."
+
+
+def _known_groups(visit: Visit, batch: ApiBatch) -> bool:
+    """Whether the live part says why rows failed; the ledger tells it until the job is archived or deleted."""
+    with visit.ledger.transaction() as connection:
+        failures = _failures(connection, visit.request.app.state.kinds, batch, batch.rows_failed)
+    return bool(failures.groups)
+
+
+def _failures(connection: Connection, kinds: Kinds, batch: ApiBatch, failed: int) -> Failures:
+    if batch.job_id is None:
+        return NO_FAILURES
+    return kinds.of(connection, {"job": batch.job_id, "rows_failed": failed})
 
 
 def live_batch(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
     """What changes while the batch runs."""
     id, ledger, tenant = _batch(visit).id, visit.ledger, visit.looker.scope
-    acts = visit.looker.acts
+    acts, kinds = visit.looker.acts, visit.request.app.state.kinds
 
     def look() -> str:
-        seen = _seen(ledger, tenant, id)
+        seen = _seen(ledger, kinds, tenant, id)
         if seen is None:
             return render.fragment("gone.html", kind="batch", place="/batches")
         return render.fragment("batch_live.html", acts=acts, **seen)
@@ -94,7 +140,9 @@ def live_batch(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
     return id, look
 
 
-def _seen(ledger: Ledger, tenant: str | None, id: str) -> dict[str, Any] | None:
+def _seen(
+    ledger: Ledger, kinds: Kinds, tenant: str | None, id: str
+) -> dict[str, Any] | None:
     """What the page shows of a batch now; None where the batch is gone."""
     with ledger.transaction() as connection:
         batch = batches.get(connection, tenant, id)
@@ -111,12 +159,22 @@ def _seen(ledger: Ledger, tenant: str | None, id: str) -> dict[str, Any] | None:
             for kind, file_id in named.items()
             if file_id is not None
         }
+        failures = _failures(connection, kinds, batch, shown.counts["failed"])
     return {
         "shown": shown,
+        "failures": failures,
+        "never_ran": _never_ran(batch),
         "files": there,
         "may_cancel": batch.state in (ApiBatchStatus.VALIDATING, ApiBatchStatus.IN_PROGRESS),
         "may_retry": _may_retry(batch, has_input=there["Requests"] is not None),
     }
+
+
+def _never_ran(batch: ApiBatch) -> int:
+    """How many requests of a batch that is over have no outcome; those of a failed batch have no line."""
+    if batch.state not in (ApiBatchStatus.EXPIRED, ApiBatchStatus.CANCELLED):
+        return 0
+    return batch.rows_total - batch.rows_completed - batch.rows_failed
 
 
 def _may_retry(batch: ApiBatch, *, has_input: bool) -> bool:
@@ -220,7 +278,7 @@ def _file(visit: Visit) -> File:
 ROUTES: list[Route] = [
     page("/batches", list_batches),
     live("/live/batches", live_batches),
-    page("/batches/{id}", show_batch),
+    page("/batches/{id}", show_batch, slow=reads),
     live("/live/batches/{id}", live_batch),
     action("/batches/{id}", move_batch, slow=plans),
     page("/files", list_files),

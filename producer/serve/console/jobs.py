@@ -176,6 +176,8 @@ def move_jobs(visit: Visit) -> Response:
     move = MOVES.get((visit.form.get("do") or [""])[0])
     if move is None:
         raise ApiError(400, "do is not one of pause, resume and cancel", param="do")
+    if "job" not in visit.form:
+        return list_jobs(visit, 400, "no job is picked: pick some in the list first")
     refused, status = [], 400
     for given in visit.form.get("job", []):
         try:

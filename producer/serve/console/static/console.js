@@ -77,6 +77,17 @@ document.addEventListener("htmx:afterSwap", (event) => {
   count(event.target);
 });
 
+// Buttons that act on what is picked are off until something is.
+function arm() {
+  for (const acts of document.querySelectorAll("[data-picks]")) {
+    const picked = acts.closest("form").querySelector(`input[name="${acts.dataset.picks}"]:checked`);
+    for (const button of acts.querySelectorAll("button")) button.disabled = !picked;
+  }
+}
+
+for (const moment of ["DOMContentLoaded", "change", "htmx:afterSettle"]) document.addEventListener(moment, arm);
+window.addEventListener("pageshow", arm); // a browser that goes back shows the page as it was left
+
 document.addEventListener("submit", (event) => {
   const question = event.submitter && event.submitter.dataset.ask;
   if (question && !window.confirm(question)) event.preventDefault();
