@@ -4,7 +4,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.browser.staged_site import looking, served
-from tests.support.staged import FLEETS
+from tests.support.staged import FLEETS, told
 from tests.support.world import World
 
 pytestmark = pytest.mark.slow
@@ -17,6 +17,7 @@ def test_the_first_screen_names_the_job_that_needs_a_person_and_what_to_do(
     browser: Browser, world: World, wrong: str
 ) -> None:
     staged = FLEETS[wrong](world)
+    told(world)
     with served(world.ledger) as (base, found):
         window = {"viewport": {"width": 1280, "height": HEIGHT}}
         with looking(browser, base, found["operator"], **window) as somebody:

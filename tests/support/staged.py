@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nightshift.common.states import RowErrorKind
+from nightshift.producer.explain.tell import Teller
 from tests.support.world import World
 
 MODEL = "Qwen/Qwen3-0.6B"
@@ -30,6 +31,14 @@ def reaper(world: World) -> None:
     world.do(
         f"INSERT INTO reapers (name, host, code_version, seen_at) VALUES ('r-1', 'head-1', 'x', {ALIVE})"
     )
+
+
+def told(world: World) -> None:
+    """What a reaper tells of jobs after a while: a wait that is a moment old alarms nobody."""
+    teller = Teller(world.ledger, "r-1")
+    teller.turn()
+    world.do("UPDATE job_standings SET since = since - interval '10 minutes'")
+    teller.turn()
 
 
 def machine(

@@ -140,9 +140,7 @@ def live_batch(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
     return id, look
 
 
-def _seen(
-    ledger: Ledger, kinds: Kinds, tenant: str | None, id: str
-) -> dict[str, Any] | None:
+def _seen(ledger: Ledger, kinds: Kinds, tenant: str | None, id: str) -> dict[str, Any] | None:
     """What the page shows of a batch now; None where the batch is gone."""
     with ledger.transaction() as connection:
         batch = batches.get(connection, tenant, id)

@@ -13,21 +13,20 @@ from starlette.routing import Route
 from nightshift.common import provenance
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Connection, Ledger, audit_log
-from nightshift.common.ledger.fleet import cordons
-from nightshift.common.ledger.jobs import deadlines, jobs
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts, job_pace, live_parts
 from nightshift.common.spec.changes import NONE
 from nightshift.common.states import RowErrorKind
 from nightshift.producer.advice.here import Here
 from nightshift.producer.control import job_moves, job_settings
-from nightshift.producer.control.seen import Seen, Stale, written
-from nightshift.producer.explain import facts, reasons
+from nightshift.producer.control.seen import Seen, Stale
 from nightshift.producer.serve import access
 from nightshift.producer.serve.api.fields import CHANGEABLE
 from nightshift.producer.serve.calls import plans
 from nightshift.producer.serve.console import failures, render, results
 from nightshift.producer.serve.console.failures import NO_FAILURES, Failures
+from nightshift.producer.serve.console.helping import helped, settings_of
 from nightshift.producer.serve.console.jobs import MOVES
 from nightshift.producer.serve.console.mending import WAS, refusal, seen
 from nightshift.producer.serve.console.page_calls import (
@@ -37,7 +36,6 @@ from nightshift.producer.serve.console.page_calls import (
     page,
     seen_at,
 )
-from nightshift.producer.serve.console.remedies import Shown, remedies
 from nightshift.producer.serve.errors import ApiError, answer, message
 from nightshift.producer.serve.ledger import api_batches, tenants
 from nightshift.producer.serve.ledger.tenants import Tenant
@@ -117,21 +115,6 @@ def show_job(
     )
 
 
-def settings_of(connection: Connection, job: Job) -> dict[str, str]:
-    """The fields of a job that its page changes, as the page writes them. A job without a price has no budget."""
-    spec = job.spec
-    found = {
-        "pool": spec.pool,
-        "priority": spec.priority,
-        "weight": spec.weight,
-        "max_parallel": spec.limits.max_parallel,
-        "finish_by": job_settings.shown(deadlines.finish_by(connection, job.id)),
-    }
-    if spec.engine.has_price:
-        found["budget"] = spec.limits.budget
-    return {name: written(value) for name, value in found.items()}
-
-
 def _bounds(connection: Connection, visit: Visit) -> Tenant | None:
     """The tenant whose limits hold for the looker; None for an operator."""
     scope = visit.looker.scope
@@ -186,17 +169,9 @@ def _seen(
         (row,) = with_deadlines(connection, job_pace.some(connection, [job.id]))
         (row,) = with_standings(connection, [row], here, tenant)
         row = with_table(connection, row)
-        known = facts.facts(connection, job, tenant=tenant, here=here)
-        found = reasons.explain(known)
-        shown = Shown(
-            settings_of(connection, job),
-            {} if tenant is not None else cordons.states(connection),
-            None if tenant is None else tenants.get(connection, tenant),
-        )
         return {
             "row": row,
-            "reasons": found,
-            "helps": [remedies(each, known, shown) if acts else [] for each in found],
+            "reasons": helped(connection, job, here, tenant, acts=acts),
             "failures": kinds.of(connection, row),
             "attempts": job_facts.recent(connection, job.id, ON_TIMELINE),
             "shown": ATTEMPTS,

@@ -3,7 +3,7 @@
 import re
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, audit_log
+from nightshift.common.ledger import Connection, Ledger, audit_log
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.queries import job_pace, standings
 from nightshift.common.ledger.queries.standings import START, Filter, Key
 from nightshift.common.states import JobState, ShownState
@@ -20,6 +21,7 @@ from nightshift.producer.control import job_moves
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.control.seen import Stale
 from nightshift.producer.serve.console import render
+from nightshift.producer.serve.console.helping import helped
 from nightshift.producer.serve.console.mending import refusal, seen
 from nightshift.producer.serve.console.page_calls import (
     Visit,
@@ -29,12 +31,16 @@ from nightshift.producer.serve.console.page_calls import (
     page,
     seen_at,
 )
+from nightshift.producer.serve.console.remedies import Remedy
 from nightshift.producer.serve.errors import ApiError
 from nightshift.producer.serve.ledger import tenant_jobs, tenants
 from nightshift.producer.views.deadlines import with_deadlines
 from nightshift.producer.views.standings import fits, unled, with_standings
 
 PAGE_JOBS = 50
+
+MOST_HELPED = 5
+"""Jobs that need a person whose first button the list has; the others have theirs on their pages."""
 
 MOST_NAMES = 200
 """Names that the filter completes."""
@@ -141,7 +147,7 @@ def live_jobs(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
     here, scope = visit.context.here, visit.looker.scope
 
     def look() -> str:
-        found = _jobs(ledger, wanted, after, here(), scope)
+        found = _jobs(ledger, wanted, after, here(), scope, acts=acts)
         found["jobs"] = [{**row, "trail": trails.note(row)} for row in found["jobs"]]
         filtered = bool(query or after != START)
         found["alone"] = wanted.needs_person
@@ -151,7 +157,7 @@ def live_jobs(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
 
 
 def _jobs(
-    ledger: Ledger, wanted: Filter, after: Key, here: Here, scope: str | None
+    ledger: Ledger, wanted: Filter, after: Key, here: Here, scope: str | None, *, acts: bool
 ) -> dict[str, Any]:
     """A page of jobs, where the next one begins, and how many jobs need a person, on this page or not."""
     with ledger.transaction() as connection:
@@ -161,12 +167,29 @@ def _jobs(
         rows = with_deadlines(connection, job_pace.some(connection, shown))
         rows = with_standings(connection, rows, here, scope)
         needing = standings.needing(connection, wanted.tenant, unled=wanted.unled)
-    found = {row["job"]: row for row in rows if fits(row, wanted)}
+        found = {row["job"]: row for row in rows if fits(row, wanted)}
+        listed = [found[id] for id in shown if id in found]
+        helps = _helps(connection, listed, here, scope) if acts else {}
     return {
-        "jobs": [found[id] for id in shown if id in found],
+        "jobs": listed,
+        "helps": helps,
         "after": _place(keys[PAGE_JOBS - 1]) if len(keys) > PAGE_JOBS else None,
         "needing": needing,
     }
+
+
+def _helps(
+    connection: Connection, rows: Sequence[Mapping[str, Any]], here: Here, scope: str | None
+) -> dict[int, tuple[list[Remedy], str]]:
+    """What helps the first jobs that need a person: a button, or where none does a command."""
+    ids = [row["job"] for row in rows if row["standing"] and row["standing"].needs_person]
+    found = {}
+    for id in ids[:MOST_HELPED]:
+        if (job := jobs.get(connection, id)) is not None:
+            said = helped(connection, job, here, scope, acts=True)
+            buttons = [remedy for _, offered in said for remedy in offered][:1]
+            found[id] = buttons, "" if buttons else said[0][0].command
+    return found
 
 
 def move_jobs(visit: Visit) -> Response:

@@ -80,7 +80,9 @@ class Remedy:
     @property
     def id(self) -> str:
         """A name of the button on its page, another one for another form."""
-        return re.sub("[^A-Za-z0-9]+", "-", "-".join(["help", self.label, *self.form.values()]))
+        return re.sub(
+            "[^A-Za-z0-9]+", "-", "-".join(["help", self.place, self.label, *self.form.values()])
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ document.addEventListener("htmx:afterSwap", (event) => {
 // Buttons that act on what is picked are off until something is.
 function arm() {
   for (const acts of document.querySelectorAll("[data-picks]")) {
-    const picked = acts.closest("form").querySelector(`input[name="${acts.dataset.picks}"]:checked`);
+    const picked = [...acts.closest("form").elements].some((each) => each.name === acts.dataset.picks && each.checked);
     for (const button of acts.querySelectorAll("button")) button.disabled = !picked;
   }
 }
