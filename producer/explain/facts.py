@@ -4,6 +4,7 @@ at once with what decides where each stands.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from nightshift.common.allocation.deadlines import outlook
@@ -228,7 +229,11 @@ def _who(pause: Mapping[Any, Any], tenant: str | None) -> str:
     """
     last = audit_log.seen_by(pause, tenant)
     place = f" on {last['host']}" if last["host"] and tenant is None else ""
-    return f"by {last['who']}{place}, at {last['happened_at'].astimezone():%H:%M:%S}"
+    moment = last["happened_at"].astimezone()
+    is_today = moment.date() == datetime.now(moment.tzinfo).date()
+    return f"by {last['who']}{place}, {moment:at %H:%M:%S}" + (
+        "" if is_today else f"{moment: on %Y-%m-%d}"
+    )
 
 
 def _slot(row: Row) -> SlotFact:

@@ -64,8 +64,9 @@ def at_rest(facts: Facts) -> Reason:
     job = facts.job_id
     match facts.state:
         case JobState.PAUSED:
-            who = facts.reason or facts.paused_by
-            why = f": {who}" if who else ""
+            why = f": {facts.reason}" if facts.reason else ""
+            if facts.paused_by and not why:
+                why = f" {facts.paused_by}"
             ends = facts.leased and not facts.alone
             busy = f"; {_verb(facts.leased, 'ends', 'end')} as usual" if ends else ""
             said = f"it is paused{why}"

@@ -18,7 +18,7 @@ from nightshift.producer.reaper.duty import Duty, Reaper
 PAUSE_SECONDS = 3.0
 """Pause between two turns."""
 
-MOST_JOBS = 250
+MOST_JOBS = 500
 """Jobs of one turn. Those whose state has changed come first, then the others in turn."""
 
 SUBJECT = "jobs"

@@ -125,6 +125,15 @@ def over(world: World, name: str, state: str = "completed", reason: str | None =
     return job_id
 
 
+def told(world: World) -> None:
+    """A reaper has told where the jobs stand for an hour."""
+    teller = Teller(world.ledger, "r-1")
+    teller.turn()
+    world.do("UPDATE job_standings SET since = since - interval '1 hour'")
+    teller.turn()
+    teller.leave()
+
+
 def _usual(world: World) -> int:
     """A fleet in which everything goes well: one job at work on two machines, one done, one cancelled."""
     reaper(world)
@@ -143,6 +152,7 @@ def without_worker(world: World) -> Staged:
     _usual(world)
     found = job(world, "nightly-embeddings", 20, "a100")
     job(world, "summaries-of-august", 8)
+    told(world)
     return Staged(found, "nightly-embeddings", "no worker of the pool a100 is alive", "default")
 
 
@@ -152,6 +162,7 @@ def failed(world: World) -> Staged:
     _usual(world)
     found = over(world, "extract-invoices", "failed", why)
     job(world, "summaries-of-august", 8)
+    told(world)
     return Staged(found, "extract-invoices", "120 of 1,000 rows failed", "again")
 
 
@@ -173,6 +184,7 @@ def engine_does_not_load(world: World) -> Staged:
             *(f"s-{host}", host, world.specs[found].engine_key),
             "no space left on device: /models/cache is full",
         )
+    told(world)
     return Staged(found, "translate-manuals", "could not be loaded", "Try again now")
 
 
@@ -183,6 +195,7 @@ def out_of_budget(world: World) -> Staged:
     found = job(world, "catalogue-in-french", 30, engine=engine, limits={"budget": 25})
     why = "24.80 is spent and about 0.31 under way, which reaches limits.budget 25.00"
     world.do("UPDATE jobs SET state = 'paused', reason = %s WHERE id = %s", why, found)
+    told(world)
     return Staged(found, "catalogue-in-french", "limits.budget", "Resume")
 
 
@@ -193,6 +206,7 @@ def cordoned(world: World) -> Staged:
     for host in ("edge-1", "edge-2"):
         machine(world, host, found, "edge")
         world.do("INSERT INTO cordons (kind, name, drains) VALUES ('host', %s, false)", host)
+    told(world)
     return Staged(found, "moderate-comments", "cordoned", "Give back")
 
 
