@@ -39,9 +39,9 @@ def offered(ledger: Ledger, job: Job) -> dict[str, Any]:
 def size_text(size: int) -> str:
     """A number of bytes as people say it."""
     value, units = float(size), ["B", "kB", "MB", "GB", "TB"]
-    while value >= 1000 and len(units) > 1:
+    while value >= 999.5 and len(units) > 1:
         value, units = value / 1000, units[1:]
-    return f"{value:.3g} {units[0]}"
+    return f"{value:,.0f} {units[0]}" if value >= 100 else f"{value:.3g} {units[0]}"
 
 
 async def send_results(request: Request, visit: Visit) -> Response:
