@@ -106,7 +106,8 @@ def _node(value: Any, drawn: _Drawn, depth: int) -> Markup:
         return Markup('<span class="none">deeper than {} levels: {}</span>').format(
             MOST_DEPTH, preview(value)
         )
-    number, lines, left = drawn.nodes, [], 0
+    number, left = drawn.nodes, 0
+    lines: list[Markup] = []
     for key, each in _members(value):
         if drawn.nodes >= MOST_NODES:
             left = len(value) - len(lines)

@@ -73,8 +73,8 @@ def text(value: str, name: str) -> Markup:
     if len(shown) <= MOST_OPEN:
         return Markup('<span class="text">{}</span>').format(shown)
     return Markup(
-        '<details class="long" id="{}"><summary><span class="text begin">{}…</span>'
-        '<span class="less">Show less</span></summary><span class="text">{}</span></details>'
+        '<details class="long" id="{}"><summary><span class="text begin">{}… </span>'
+        '<span class="more">Show all</span><span class="less">Show less</span></summary><span class="text">{}</span></details>'
     ).format(name, shown[:MOST_OPEN], shown)
 
 
