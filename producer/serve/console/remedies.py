@@ -50,7 +50,7 @@ HELPS: Mapping[str, tuple[Help, ...] | str] = {
     "backing_off": "the rest ends by itself",
     "no_worker": (Help.POOL,),
     "other_engine_only": (Help.POOL,),
-    "cordoned": (Help.POOL, Help.FLEET),
+    "cordoned": (Help.FLEET, Help.POOL),
     "lost": (Help.POOL, Help.FLEET),
     "others_first": (Help.PRIORITY,),
     "load_failed": (Help.LOAD, Help.POOL),
