@@ -47,6 +47,7 @@ HELPS: Mapping[str, tuple[Help, ...] | str] = {
     "standing": (Help.FLEET,),
     "working": "nothing is wrong",
     "max_parallel": (Help.FORM,),
+    "late": (Help.FORM,),
     "backing_off": "the rest ends by itself",
     "no_worker": (Help.POOL,),
     "other_engine_only": (Help.POOL,),
