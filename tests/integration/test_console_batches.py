@@ -29,6 +29,7 @@ def site(ledger: Ledger, batches: batch_site.Site) -> Site:
 def with_errors(batches: batch_site.Site, lines: int) -> ApiBatch:
     """A batch that is over, with a file of errors of so many lines."""
     batch, place = batches.batch(line()), batches.folder / "errors"
+    assert batches.validate()
     error = {"code": "request_timeout", "message": f"{HOSTILE} after 60 s"}
     row = json.dumps({"id": "x", "custom_id": HOSTILE, "response": None, "error": error}) + "\n"
     place.write_text(row * lines)
@@ -51,7 +52,7 @@ def test_a_batch_that_is_over_shows_the_first_lines_of_its_errors_by_cause(
     page = site.browser("viewer").get(f"/batches/{batch.id}").text
     assert "&lt;script&gt;alert(#)&lt;/script&gt; after # s" in page
     assert "request_timeout" in page
-    assert "the first 1," in page, "a part of the file is read"
+    assert "by cause; of the first 1," in page, "a part of the file is read"
     assert HOSTILE not in page
     assert site.browser("other").get(f"/batches/{batch.id}").status_code == 404
 
@@ -66,6 +67,20 @@ def test_a_file_of_errors_that_cannot_be_read_is_said_and_the_page_is_there(
     assert "The file of errors cannot be read now." in page.text
     batches.sql("UPDATE api_files SET state = 'deleted' WHERE id = 'file-err'")
     assert "cannot be read" not in site.browser("viewer").get(f"/batches/{batch.id}").text
+
+
+def test_causes_are_said_once_and_of_every_row_where_the_ledger_has_them(
+    site: Site, batches: batch_site.Site
+) -> None:
+    batch = with_errors(batches, 2)
+    batches.sql(
+        "INSERT INTO row_errors (job_id, row_index, batch_id, row_id, kind, message) "
+        "SELECT job_id, 0, id, 'a', 'timeout', 'late' FROM batches"
+    )
+    page = site.browser("viewer").get(f"/batches/{batch.id}").text
+    assert "Its file of errors begins with" in page
+    assert page.count("Why rows failed") == 2, "the name of the section, and its heading"
+    assert '<td class="wrap">late</td>' in page
 
 
 def test_a_batch_says_while_it_runs_why_rows_fail(site: Site, batches: batch_site.Site) -> None:

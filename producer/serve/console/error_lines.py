@@ -12,7 +12,7 @@ from nightshift.producer.serve.ledger.files import File
 HEAD_BYTES = 256 * 1024
 """Bytes of the file that are read."""
 
-FIRST_LINES = 10
+FIRST_LINES = 5
 """Lines that the page shows."""
 
 MOST_CAUSES = 10
