@@ -35,6 +35,7 @@ INSTALLED = (
     "estimate",
     "explain",
     "judge",
+    "pictures",
     "serve",
     "tables",
     "tune",

@@ -56,7 +56,7 @@ def test_no_two_processes_move_the_rows_of_one_job(old: Site) -> None:
     assert archive(old) == "archived"
     with pytest.raises(ArchiveTaken):
         leave.leave(old.ledger, *first, 30, lambda _: None)
-    assert len(files(old)) == 3
+    assert len(files(old)) == len(archives.TABLES)
     came_back(old)
     assert rows(old) == before
 
@@ -81,7 +81,7 @@ def test_a_return_that_a_reaper_overtakes_moves_nothing_and_deletes_no_file(
         patch.setattr(table_files, "prove", take_meanwhile)
         with pytest.raises(ArchiveTaken):
             come_back.bring_back(old.ledger, old.job)
-    assert len(files(old)) == 3
+    assert len(files(old)) == len(archives.TABLES)
     assert leave.leave(old.ledger, *taken[0], 30, lambda _: None)
     assert gone(old)
     came_back(old)
@@ -138,7 +138,7 @@ def test_a_return_that_nobody_goes_on_with_is_turned_back(
     give_up_hold(old)
     assert archive(old) == "archived"
     assert gone(old)
-    assert len(files(old)) == 3
+    assert len(files(old)) == len(archives.TABLES)
 
 
 def test_a_cut_at_any_page_loses_no_row_and_the_next_round_goes_on(

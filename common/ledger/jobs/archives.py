@@ -1,4 +1,4 @@
-"""Archives: the batches, attempts and row errors of a closed job leave the ledger for files beside the
+"""Archives: the batches, attempts, row errors and the picture of a closed job leave the ledger for files beside the
 output, and come back from there.
 
 The row of the job in `job_archives` says where they are. Whoever moves rows holds that row in each
@@ -24,9 +24,9 @@ from nightshift.common.states import ARCHIVE_MOVES, ArchiveState
 ARCHIVE_LOCK = 0x6E69676802
 """Advisory lock of the choice of a job to archive: one reaper at a time, for one short transaction."""
 
-TABLES = ("row_errors", "attempts", "batches")
+TABLES = ("job_pictures", "row_errors", "attempts", "batches")
 """The tables in the order in which their rows leave. Attempts are found by their batches, so batches come back
-first."""
+first; an archive of an older release has no pictures."""
 
 LIKELY_RETURN = "1 day"
 """If no process has continued a return for this time, the return is given up: rows that came back leave again."""
@@ -128,9 +128,14 @@ STOP_OF_PAGE = {
             SELECT row_index FROM row_errors WHERE job_id = :id AND row_index >= :first
             ORDER BY row_index LIMIT :most) AS page
     """),
+    "job_pictures": text("""
+        SELECT max(stop) FROM (SELECT 1 AS stop FROM job_pictures WHERE job_id = :id AND :first < 1
+                               LIMIT :most) AS page
+    """),
 }
 STOP_OF_PAGE["attempts"] = STOP_OF_PAGE["batches"]
-"""Where a page ends that begins at `first`: a place in the dataset, or a row index for row errors."""
+"""Where a page ends that begins at `first`: a place in the dataset, or a row index for row errors. The picture of a
+job is one row, at place 0."""
 
 ROWS = {
     "batches": """SELECT * FROM batches WHERE job_id = %(id)s AND seq >= %(first)s
@@ -141,6 +146,8 @@ ROWS = {
                    ORDER BY batch_id, attempt""",
     "row_errors": """SELECT * FROM row_errors WHERE job_id = %(id)s AND row_index >= %(first)s
                      AND row_index < %(stop)s ORDER BY row_index""",
+    "job_pictures": """SELECT * FROM job_pictures
+                       WHERE job_id = %(id)s AND %(first)s < 1 AND %(stop)s > 0""",
 }
 """The rows of a page."""
 
@@ -156,6 +163,9 @@ COUNT = {
         SELECT count(*) FROM row_errors
         WHERE job_id = :id AND row_index >= :first AND row_index < :stop
     """),
+    "job_pictures": text("""
+        SELECT count(*) FROM job_pictures WHERE job_id = :id AND :first < 1 AND :stop > 0
+    """),
 }
 """How many rows a page has."""
 
@@ -169,6 +179,9 @@ DELETE = {
     """),
     "row_errors": text("""
         DELETE FROM row_errors WHERE job_id = :id AND row_index >= :first AND row_index < :stop
+    """),
+    "job_pictures": text("""
+        DELETE FROM job_pictures WHERE job_id = :id AND :first < 1 AND :stop > 0
     """),
 }
 """Removes the rows of a page; the counters of the job stay as they are."""
