@@ -103,6 +103,16 @@ RECENT = text(
 )
 """The latest leases of a job, by indexes alone: however many a job had."""
 
+OF_BATCH = text(
+    ATTEMPT
+    + """, lower(b.rows) AS first_row, b.state AS batch_state, b.row_count AS batch_rows
+    FROM batches b LEFT JOIN attempts a ON a.batch_id = b.id LEFT JOIN workers w ON w.id = a.worker_id
+    WHERE b.job_id = :job_id AND b.seq = :seq
+    ORDER BY b.id DESC, a.attempt DESC LIMIT :limit
+"""
+)
+"""The leases of the batches at one place of the dataset, by indexes alone; a batch without a lease has one row."""
+
 OUTCOMES = text("""
     SELECT coalesce(outcome, 'running') AS outcome, count(*) AS attempts
     FROM attempts WHERE job_id = :job_id GROUP BY 1 ORDER BY 2 DESC, 1
@@ -172,6 +182,14 @@ def attempts(
 def recent(connection: Connection, job_id: int, limit: int) -> list[Row]:
     """About the latest leases of a job, the newest first, in a time that does not grow with their number."""
     return list(connection.execute(RECENT, {"job_id": job_id, "limit": limit}).mappings())
+
+
+def of_batch(connection: Connection, job_id: int, seq: int, limit: int) -> list[Row]:
+    """The leases of the batch at a place of the dataset, and of the batches into which it was split, the newest first;
+    a batch that was never claimed has one row without a lease. None for a place that no batch has.
+    """
+    given = {"job_id": job_id, "seq": seq, "limit": limit}
+    return list(connection.execute(OF_BATCH, given).mappings())
 
 
 def outcomes(connection: Connection, job_id: int) -> dict[str, int]:

@@ -1,16 +1,14 @@
-"""Small pictures as inline SVG: bars, sparklines, timelines; and images of rows. Pure; sizes in pixels."""
+"""Small pictures as inline SVG: bars, sparklines; and images of rows. Pure; sizes in pixels."""
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 BAR_WIDTH, BAR_HEIGHT = 160, 8
 SPARK_WIDTH, SPARK_HEIGHT = 96, 22
-LINE_WIDTH, LINE_HEIGHT = 1000, 14
 
 MOST_IMAGE_BYTES = 512 * 1024
 """Largest image that a page shows."""
@@ -63,65 +61,6 @@ def sparkline(values: Sequence[float]) -> Markup:
         '<svg class="spark" aria-hidden="true" viewBox="0 0 {w} {h}" width="{w}" height="{h}">'
         '<polyline points="{points}"/></svg>'
     ).format(w=SPARK_WIDTH, h=SPARK_HEIGHT, points=points)
-
-
-def timeline(attempts: Sequence[Mapping[str, Any]], now: datetime) -> Markup:
-    """One line a worker with its leases as bars, from the first of them until now; nothing for none.
-
-    A lease has `worker`, `host`, `slot`, `claimed_at`, `ended_at` (None while it runs), `outcome`, `seq`,
-    `attempt`, `rows`.
-    """
-    if not attempts:
-        return Markup("")
-    begin = min(each["claimed_at"] for each in attempts)
-    end = max(max(each["ended_at"] or now for each in attempts), begin)
-    span = max((end - begin).total_seconds(), 0.001)
-    lines: dict[str, list[Mapping[str, Any]]] = {}
-    for each in attempts:
-        lines.setdefault(each["worker"], []).append(each)
-    drawn = [
-        _line(sorted(leases, key=lambda each: each["claimed_at"]), begin, span, now)
-        for _, leases in sorted(lines.items(), key=lambda line: _place(line[1][0]))
-    ]
-    return Markup(
-        '<figure class="timeline">{lines}<figcaption><span>{begin}</span><span>{end}</span>'
-        "</figcaption></figure>"
-    ).format(lines=Markup("").join(drawn), begin=_time(begin), end=_time(end))
-
-
-def _line(
-    leases: Sequence[Mapping[str, Any]], begin: datetime, span: float, now: datetime
-) -> Markup:
-    bars = []
-    for each in leases:
-        left = (each["claimed_at"] - begin).total_seconds() / span * LINE_WIDTH
-        ended = each["ended_at"] or now
-        wide = max((ended - each["claimed_at"]).total_seconds() / span * LINE_WIDTH, 2.0)
-        outcome = each["outcome"] or "running"
-        said = f"batch {each['seq']}, try {each['attempt']}: {outcome}, {each['rows']:,} rows"
-        bars.append(
-            Markup(
-                '<rect class="{outcome}" x="{x:.1f}" width="{w:.1f}" height="{h}"><title>{said}</title></rect>'
-            ).format(
-                outcome=outcome, x=min(left, LINE_WIDTH - wide), w=wide, h=LINE_HEIGHT, said=said
-            )
-        )
-    place = _place(leases[0])
-    return Markup(
-        '<div><span>{place}</span><svg role="img" viewBox="0 0 {w} {h}" preserveAspectRatio="none" '
-        'aria-label="{count} leases of {place}">{bars}</svg></div>'
-    ).format(
-        place=place, w=LINE_WIDTH, h=LINE_HEIGHT, count=len(leases), bars=Markup("").join(bars)
-    )
-
-
-def _place(lease: Mapping[str, Any]) -> str:
-    return f"{lease['host'] or lease['worker']}/{lease['slot']}"
-
-
-def _time(value: datetime) -> Markup:
-    shown = f"{value.astimezone():%H:%M:%S}"
-    return Markup('<time datetime="{}">{}</time>').format(value.isoformat(), shown)
 
 
 def image(value: Any) -> Markup | None:

@@ -3,7 +3,6 @@
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import yaml
@@ -13,7 +12,7 @@ from starlette.routing import Route
 from nightshift.common import provenance
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Connection, Ledger, audit_log
-from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs import jobs, pictures
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts, job_pace, live_parts
 from nightshift.common.spec.changes import NONE
@@ -24,7 +23,7 @@ from nightshift.producer.control.seen import Seen, Stale
 from nightshift.producer.serve import access
 from nightshift.producer.serve.api.fields import CHANGEABLE
 from nightshift.producer.serve.calls import plans
-from nightshift.producer.serve.console import failures, render, results
+from nightshift.producer.serve.console import failures, job_pictures, render, results
 from nightshift.producer.serve.console.failures import NO_FAILURES, Failures
 from nightshift.producer.serve.console.helping import helped, settings_of
 from nightshift.producer.serve.console.jobs import MOVES
@@ -46,8 +45,8 @@ from nightshift.producer.views.standings import with_standings
 ATTEMPTS = 25
 """Leases that the page shows, the newest."""
 
-ON_TIMELINE = 200
-"""Leases that the timeline draws, the newest."""
+OF_ORIGIN = 200
+"""Leases whose engines and code the page names, the newest."""
 
 COUNT_SECONDS, MOST_COUNTED = 5.0, 1000
 
@@ -112,6 +111,7 @@ def show_job(
         is_open=typed is not None,
         pools=sorted({*allowed, job.spec.pool}),
         most_priority=MOST_PRIORITY if tenant is None else tenant.max_priority,
+        pictures=render.safe(job_pictures.drawn(visit.ledger, job.id)),
     )
 
 
@@ -126,7 +126,7 @@ def _origin(ledger: Ledger, job: Job) -> dict[str, str]:
     with ledger.transaction() as connection:
         sources = jobs.files(connection, job.id)
         revision = live_parts.revision(connection, job.id)
-        made = job_facts.recent(connection, job.id, ON_TIMELINE)
+        made = job_facts.recent(connection, job.id, OF_ORIGIN)
     engines = sorted({f"{each['engine']} {each['engine_version']}" for each in made})
     code = sorted({each["code_version"] for each in made if each["code_version"]})
     more = f" and {len(sources) - MOST_FILES:,} more" if len(sources) > MOST_FILES else ""
@@ -144,7 +144,7 @@ def _origin(ledger: Ledger, job: Job) -> dict[str, str]:
 
 
 def live_job(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
-    """What changes while the job runs."""
+    """What changes while the job runs. The stream is without pictures: the page loads them when there are new ones."""
     job, ledger, acts, scope = visit.job(), visit.ledger, visit.looker.acts, visit.looker.scope
     state = visit.request.app.state
     trails, kinds, here = state.trails, state.kinds, visit.context.here
@@ -173,9 +173,8 @@ def _seen(
             "row": row,
             "reasons": helped(connection, job, here, tenant, acts=acts),
             "failures": kinds.of(connection, row),
-            "attempts": job_facts.recent(connection, job.id, ON_TIMELINE),
-            "shown": ATTEMPTS,
-            "now": datetime.now(UTC),
+            "attempts": job_facts.recent(connection, job.id, ATTEMPTS),
+            "drawn": pictures.version(connection, job.id),
             "batch": api_batches.of_job(connection, job.id),
             "changes": audit_log.of_job(connection, job.id, tenant)[::-1],
         }

@@ -75,7 +75,6 @@ def environment() -> Environment:
     }
     found.globals |= {"bar": drawing.bar, "sparkline": drawing.sparkline, "asset": asset}
     found.globals |= {"sheets": sheets, "state": marks.state}
-    found.globals["timeline"] = drawing.timeline
     found.globals |= {"rows_over": rates.rows_over, "overall_rate": rates.overall_rate}
     found.globals |= {"saved": rates.saved, "elapsed": rates.elapsed_seconds}
     return found

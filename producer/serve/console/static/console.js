@@ -37,6 +37,24 @@ function reopen(root) {
   }
 }
 
+// Pictures are loaded anew when the live part names another version; what somebody reads or points at stays.
+let drawn = null;
+
+async function redraw() {
+  const told = document.querySelector("[data-drawn]");
+  const part = document.getElementById("pictures");
+  if (!told || !part || told.dataset.drawn === drawn) return;
+  if (part.matches(":hover") || part.contains(document.activeElement)) return;
+  drawn = told.dataset.drawn;
+  const answer = await fetch(told.dataset.from).catch(() => null);
+  if (!answer || !answer.ok || answer.redirected) return;
+  const lanes = document.getElementById("lanes");
+  const top = lanes ? lanes.scrollTop : 0;
+  part.innerHTML = await answer.text();
+  if (document.getElementById("lanes")) document.getElementById("lanes").scrollTop = top;
+  localize(part);
+}
+
 function follow(part) {
   part.setAttribute("hx-ext", "sse");
   part.setAttribute("sse-connect", part.dataset.live);
@@ -54,6 +72,8 @@ function leave(part) {
 
 document.addEventListener("DOMContentLoaded", () => {
   localize(document);
+  const told = document.querySelector("[data-drawn]");
+  if (told) drawn = told.dataset.drawn;
   const part = () => document.querySelector("[data-live]");
   if (part() && !document.hidden) follow(part());
   document.addEventListener("visibilitychange", () => {
@@ -75,6 +95,7 @@ document.addEventListener("htmx:afterSwap", (event) => {
   localize(event.target);
   reopen(event.target);
   count(event.target);
+  redraw();
 });
 
 // Buttons that act on what is picked are off until something is.
