@@ -49,7 +49,7 @@ class Lanes:
         """How many bars there are."""
         return sum(map(len, self.bars.values()))
 
-    def plus(self, leases: Iterable[Mapping[str, Any]]) -> "Lanes":
+    def plus(self, leases: Iterable[Mapping[Any, Any]]) -> "Lanes":
         """The lanes with more leases, and with the loads of their children.
 
         A lease has `host` (None for a child that the ledger has forgotten), `worker`, `slot`, `started`, `ready`,
@@ -116,7 +116,7 @@ class Lanes:
         )
 
 
-def of_lease(lease: Mapping[str, Any]) -> Bar:
+def of_lease(lease: Mapping[Any, Any]) -> Bar:
     """The bar of one lease."""
     began = lease["claimed"]
     ended = max(lease["ended"], began)

@@ -44,12 +44,12 @@ def thinned(points: list[Point]) -> list[Point]:
     return points
 
 
-def rising(values: Iterable[int]) -> list[int]:
+def rising(values: Iterable[float]) -> list[float]:
     """Running totals without falls: what was taken back when rows run again counts anew once it is there again."""
-    found: list[int] = []
-    last = 0
+    found: list[float] = []
+    last = 0.0
     for value in values:
-        found.append((found[-1] if found else 0) + max(value - last, 0))
+        found.append((found[-1] if found else 0.0) + max(value - last, 0))
         last = value
     return found
 
@@ -72,13 +72,13 @@ def rates(points: Sequence[Point], column: str, edges: Sequence[float]) -> list[
     ]
 
 
-def _between(times: Sequence[float], totals: Sequence[int], behind: int, at: float) -> float:
+def _between(times: Sequence[float], totals: Sequence[float], behind: int, at: float) -> float:
     """The total at a moment; `behind` is the first point after it."""
     if not totals:
         return 0.0
     if behind == 0:
-        return float(totals[0])
+        return totals[0]
     if behind == len(totals):
-        return float(totals[-1])
+        return totals[-1]
     share = (at - times[behind - 1]) / (times[behind] - times[behind - 1])
     return totals[behind - 1] + share * (totals[behind] - totals[behind - 1])

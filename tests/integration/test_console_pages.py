@@ -225,21 +225,6 @@ def lease(worker: str, begin: int, end: int | None, outcome: str | None) -> dict
     }
 
 
-def test_a_timeline_has_a_line_for_each_worker_and_a_bar_for_each_lease() -> None:
-    now = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=100)
-    leases = [lease("a", 0, 50, "done"), lease("a", 50, None, None), lease("b", 25, 75, "lost")]
-    drawn = str(drawing.timeline(leases, now))
-    assert HOSTILE not in drawn
-    bars = re.findall(r'<rect class="(\w+)" x="([\d.]+)" width="([\d.]+)"', drawn)
-    assert bars == [
-        ("done", "0.0", "500.0"),
-        ("running", "500.0", "500.0"),
-        ("lost", "250.0", "500.0"),
-    ]
-    assert drawn.count("<svg") == 2
-    assert drawing.timeline([], now) == ""
-
-
 @pytest.mark.parametrize(
     ("value", "kind"),
     [

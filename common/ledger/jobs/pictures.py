@@ -187,9 +187,14 @@ def write(
     """Writes a look; False, and nothing is written, where the job is due anew. The next look comes after `pause`
     seconds, none with None.
     """
-    given: dict[str, Any] = {"series": series, "lanes": lanes, "map": cells}
-    values = {name: json.dumps(value, separators=(",", ":")) for name, value in given.items()}
-    values |= {"id": turn.job_id, "fence": turn.fence, "seen_until": seen_until, "pause": pause}
+    kept = {"series": series, "lanes": lanes, "map": cells}
+    values: dict[str, Any] = {
+        "id": turn.job_id,
+        "fence": turn.fence,
+        "seen_until": seen_until,
+        "pause": pause,
+        **{name: json.dumps(value, separators=(",", ":")) for name, value in kept.items()},
+    }
     return connection.execute(WRITE, values).rowcount > 0
 
 

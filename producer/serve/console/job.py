@@ -89,6 +89,8 @@ def show_job(
 ) -> Response:
     """The page; with a `message` where a change was refused, and what somebody has `typed` for it."""
     job = visit.job()
+    if (batch := visit.query("batch")) is not None:
+        return seen_at(f"/jobs/{job.id}/batches/{render.quoted(batch)}")
     spec = job.spec.model_dump(mode="json", exclude_unset=True)
     _, look = live_job(visit)
     with visit.ledger.transaction() as connection:

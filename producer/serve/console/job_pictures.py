@@ -54,7 +54,7 @@ def drawn(ledger: Ledger, job_id: int) -> str:
         is_away=False,
         pictures={
             "rate": rate.draw(points, _ahead(past, fan, finish_by, is_over), now, fan, finish_by),
-            "lanes": lanes.draw(Lanes.of_json(kept["lanes"]).plus(recent), running, past, job_id),
+            "lanes": lanes.draw(Lanes.of_json(kept["lanes"]).plus(recent), running, past),
             "tokens": tokens.draw(points, past),
             "map": dataset_map.draw(cells["width"], cells["cells"]),
         },
@@ -93,7 +93,7 @@ def _work(
     recent = pictures.ended(connection, job_id, kept["seen_until"] or 0.0, now + 1, MOST_RECENT)
     found: dict[Place, list[Bar]] = {}
 
-    def note(row: Mapping[str, Any], bar: Bar) -> None:
+    def note(row: Mapping[Any, Any], bar: Bar) -> None:
         place = row["host"] or row["worker"], None if by_host else row["slot"]
         found.setdefault(place, []).append(bar)
 
@@ -109,16 +109,6 @@ def show_batch(visit: Visit) -> Response:
     """The page of one batch: what became of its leases."""
     job, given = visit.job(), visit.request.path_params["seq"]
     seq = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else -1
-    return _batch(visit, job, seq, given)
-
-
-def find_batch(visit: Visit) -> Response:
-    """The same for a number that somebody has typed."""
-    job, given = visit.job(), visit.query("number") or ""
-    return _batch(visit, job, visit.number("number", -1), given)
-
-
-def _batch(visit: Visit, job: Any, seq: int, given: str) -> Response:
     with visit.ledger.transaction() as connection:
         leases = job_facts.of_batch(connection, job.id, seq, MOST_LEASES) if seq >= 0 else []
         is_away = not leases and archives.is_away(connection, job.id)
@@ -136,6 +126,5 @@ def _batch(visit: Visit, job: Any, seq: int, given: str) -> Response:
 
 ROUTES: list[Route] = [
     page("/jobs/{id}/pictures", show_pictures),
-    page("/jobs/{id}/batches", find_batch),
     page("/jobs/{id}/batches/{seq}", show_batch),
 ]

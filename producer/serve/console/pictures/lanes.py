@@ -34,7 +34,7 @@ SHAPES = {
 WORDS = {"r": "released", RUNNING: "at work", "f": "failed", "l": "lost"}
 
 
-def draw(lanes: Lanes, running: Mapping[Place, Sequence[Bar]], span: Span, job: int) -> Markup:
+def draw(lanes: Lanes, running: Mapping[Place, Sequence[Bar]], span: Span) -> Markup:
     """The lanes, with the bars of what runs now; nothing where no slot ever had a batch."""
     places = sorted({*lanes.bars, *running}, key=_order)
     if not places:
@@ -45,7 +45,6 @@ def draw(lanes: Lanes, running: Mapping[Place, Sequence[Bar]], span: Span, job: 
             _name(place, names[place[0]]),
             [*lanes.bars.get(place, ()), *_few(running.get(place, ()))],
             span,
-            job,
         )
         for place in places
     ]
@@ -69,10 +68,10 @@ def _few(bars: Sequence[Bar]) -> Sequence[Bar]:
     return bars if len(bars) <= MOST_RUNNING else kept.merged(bars, float("inf"))
 
 
-def _lane(name: Markup, bars: Sequence[Bar], span: Span, job: int) -> Markup:
+def _lane(name: Markup, bars: Sequence[Bar], span: Span) -> Markup:
     shapes = []
     for kind, (drawn, height) in SHAPES.items():
-        of_kind = [_bar(bar, span, job) for bar in bars if bar.kind == kind]
+        of_kind = [_bar(bar, span) for bar in bars if bar.kind == kind]
         if of_kind:
             shapes.append(f'<g class="{drawn}" stroke-width="{height}">{"".join(of_kind)}</g>')
     percent = min(100 * kept.busy_seconds(bars) / span.seconds, 100.0)
@@ -88,15 +87,16 @@ def _lane(name: Markup, bars: Sequence[Bar], span: Span, job: int) -> Markup:
     )
 
 
-def _bar(bar: Bar, span: Span, job: int) -> str:
+def _bar(bar: Bar, span: Span) -> str:
     """The bar as SVG; plain text, since there are two thousand of them. Its words are ours, the rest is numbers."""
     left = min(span.x(bar.began), scales.WIDE - LEAST_WIDTH)
     width = max(span.x(bar.ended) - left, LEAST_WIDTH)
     path = f'<path d="M{left} {HEIGHT // 2}h{width}"/>'
     if bar.kind == LOAD:
         return path
-    # No stop for the keyboard: the page has a field for the number of a batch. The address is one beside /jobs/N.
-    return f'<a href="{job}/batches/{bar.seq}" tabindex="-1"><title>{_title(bar)}</title>{path}</a>'
+    # No stop for the keyboard: the page has a field for the number of a batch. The page of the job
+    # leads on from this address, which is short.
+    return f'<a href="?batch={bar.seq}" tabindex="-1"><title>{_title(bar)}</title>{path}</a>'
 
 
 def _title(bar: Bar) -> str:
