@@ -1,6 +1,7 @@
 """Every page and every action of the console, as a person meets them."""
 
 import json
+import re
 from collections.abc import Callable
 
 import psycopg
@@ -40,6 +41,7 @@ def pages(job: int, batch: str) -> dict[str, str]:
         "new": "/jobs/new",
         "new-yaml": "/jobs/new?as=yaml",
         "job": f"/jobs/{job}",
+        "job-batch": f"/jobs/{job}/batches/1",
         "rows": f"/jobs/{job}/rows",
         "rows-any": f"/jobs/{job}/rows?which=any",
         "failed": f"/jobs/{job}/failed",
@@ -93,6 +95,9 @@ def test_every_page_is_readable_in_light_and_dark_and_on_a_phone(
             no_violations(page, f"{name}, {kind}")
             wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
             assert wide <= 0, f"{name} scrolls sideways, {kind}"
+    page.goto(f"/jobs/{job}")
+    page.locator(".lane a").first.click()
+    expect(page).to_have_url(re.compile(rf"/jobs/{job}/batches/\d+$"))
 
 
 def test_jobs_are_moved_alone_and_together(site: Door, person: Opened) -> None:

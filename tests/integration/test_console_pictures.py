@@ -122,13 +122,16 @@ def test_a_closed_job_whose_picture_is_archived_says_so(site: Site, world: World
     job = worked(world)
     look(world)
     world.do("DELETE FROM job_pictures")
+    browser = site.browser("viewer")
+    page = browser.get(f"/jobs/{job}").text
+    assert "first picture" not in page, "closed before reapers drew any"
+    assert "archive" not in page
     world.do(
         "INSERT INTO job_archives (job_id, state, archived_at, files) VALUES (%s, 'archived', now(), '[]')",
         job,
     )
     world.do("DELETE FROM attempts")
     world.do("DELETE FROM batches")
-    browser = site.browser("viewer")
     assert "is in its archive" in browser.get(f"/jobs/{job}").text
     assert "are in its archive" in browser.get(f"/jobs/{job}/batches/1").text
 

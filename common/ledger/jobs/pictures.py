@@ -119,7 +119,8 @@ WRITE = text("""
 """Writes a look, if the job was not closed, opened again or looked at meanwhile; `pause` null: the last one."""
 
 SHOWN = text("""
-    SELECT p.told_at, extract(epoch FROM p.seen_until)::float8 AS seen_until, p.series, p.lanes, p.map,
+    SELECT p.told_at, p.next_at IS NOT NULL AS is_due,
+           extract(epoch FROM p.seen_until)::float8 AS seen_until, p.series, p.lanes, p.map,
            extract(epoch FROM now())::float8 AS now,
            extract(epoch FROM coalesce(j.started_at, j.created_at))::float8 AS began,
            extract(epoch FROM j.closed_at)::float8 AS closed,
@@ -199,7 +200,8 @@ def write(
 
 
 def shown(connection: Connection, job_id: int) -> Row:
-    """The picture of a job, with the times of the job; `told_at` is None before the first look."""
+    """The picture of a job, with the times of the job; `told_at` is None before the first look, which is coming where
+    the picture `is_due`."""
     return connection.execute(SHOWN, {"id": job_id}).mappings().one()
 
 

@@ -35,8 +35,13 @@ def drawn(ledger: Ledger, job_id: int) -> str:
     with ledger.transaction() as connection:
         kept = pictures.shown(connection, job_id)
         if kept["told_at"] is None:
-            is_away = archives.is_away(connection, job_id)
-            return render.fragment("job_pictures.html", job=job_id, pictures=None, is_away=is_away)
+            return render.fragment(
+                "job_pictures.html",
+                job=job_id,
+                pictures=None,
+                is_away=archives.is_away(connection, job_id),
+                is_due=kept["is_due"],
+            )
         (row,) = job_pace.some(connection, [job_id])
         recent, running = _work(connection, job_id, kept)
     points = _points(kept)
@@ -51,7 +56,6 @@ def drawn(ledger: Ledger, job_id: int) -> str:
     return render.fragment(
         "job_pictures.html",
         job=job_id,
-        is_away=False,
         pictures={
             "rate": rate.draw(points, _ahead(past, fan, finish_by, is_over), now, fan, finish_by),
             "lanes": lanes.draw(Lanes.of_json(kept["lanes"]).plus(recent), running, past),
