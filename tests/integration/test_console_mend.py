@@ -51,14 +51,22 @@ def log(world: World, job: int) -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def form_of(browser: TestClient, path: str, place: str, words: str = "") -> dict[str, object]:
-    """The fields of a form of a page, as a browser sends them: the first for the place with the words in it."""
-    for found in re.findall(r"<form[^>]*>.*?</form>", browser.get(path).text, re.DOTALL):
+    """The fields of a form of a page, as a browser sends them: the first for the place with the words in it. Fields
+    that name the form from elsewhere belong to it.
+    """
+    page = browser.get(path).text
+    for found in re.findall(r"<form[^>]*>.*?</form>", page, re.DOTALL):
         if f'action="{place}"' in found and words in found:
-            names = re.findall(r'<input[^>]*name="([^"]*)"[^>]*>', found)
-            values = [re.search(rf'name="{name}"[^>]*value="([^"]*)"', found) for name in names]
-            shown = zip(names, values, strict=True)
-            return {name: html.unescape(value[1]) if value else "" for name, value in shown}
+            fields = re.findall(r"<input[^>]*>", found)
+            if (name := re.search(r'<form[^>]* id="([^"]*)"', found)) is not None:
+                fields += re.findall(rf'<input[^>]*form="{name[1]}"[^>]*>', page)
+            return dict(map(_field, fields))
     raise AssertionError(f"{path} has no form for {place} with {words!r}")
+
+
+def _field(written: str) -> tuple[str, str]:
+    name, value = (re.search(rf' {each}="([^"]*)"', written) for each in ("name", "value"))
+    return name[1] if name else "", html.unescape(value[1]) if value else ""
 
 
 def settings(browser: TestClient, job: int, **typed: object) -> dict[str, object]:

@@ -33,14 +33,6 @@ def reaper(world: World) -> None:
     )
 
 
-def told(world: World) -> None:
-    """What a reaper tells of jobs after a while: a wait that is a moment old alarms nobody."""
-    teller = Teller(world.ledger, "r-1")
-    teller.turn()
-    world.do("UPDATE job_standings SET since = since - interval '10 minutes'")
-    teller.turn()
-
-
 def machine(
     world: World, host: str, job: int, pool: str = "default", slots: int = 2, state: str = "ready"
 ) -> None:

@@ -201,7 +201,8 @@ def write(
 
 def shown(connection: Connection, job_id: int) -> Row:
     """The picture of a job, with the times of the job; `told_at` is None before the first look, which is coming where
-    the picture `is_due`."""
+    the picture `is_due`.
+    """
     return connection.execute(SHOWN, {"id": job_id}).mappings().one()
 
 
