@@ -22,7 +22,7 @@ class Failures:
     """
 
     kinds: Mapping[str, int] = field(default_factory=dict)
-    groups: tuple[Mapping[str, Any], ...] = ()
+    groups: tuple[Mapping[Any, Any], ...] = ()
     every: int = 1
 
 

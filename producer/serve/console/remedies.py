@@ -159,9 +159,10 @@ def _retry(facts: Facts) -> Iterator[Remedy]:
 
 def _give_back(facts: Facts, shown: Shown) -> Iterator[Remedy]:
     """The cordons of the job's pool end; an operator's part."""
-    names = sorted({slot.cordon for slot in facts.slots if slot.cordon in shown.cordons})
+    named = {slot.cordon for slot in facts.slots if slot.cordon is not None}
+    names = sorted(named & shown.cordons.keys())
     for name in names[:MOST_GIVEN_BACK]:
-        form = {"do": "uncordon", "name": str(name), f"{WAS}state": shown.cordons[str(name)]}
+        form = {"do": "uncordon", "name": name, f"{WAS}state": shown.cordons[name]}
         yield Remedy(f"Give back {name}", "/fleet", form)
     if not 0 < len(names) <= MOST_GIVEN_BACK:
         yield Remedy("To the fleet", "/fleet")
