@@ -54,18 +54,15 @@ STORED = text("""
         UNION ALL SELECT bytes FROM pending
     )
     SELECT count(*) AS files, coalesce(sum(bytes), 0)::bigint + (
-               SELECT coalesce(sum(CASE WHEN j.closed_at IS NOT NULL THEN j.stored_bytes
-                                        ELSE written.bytes END), 0)::bigint
-               FROM jobs j LEFT JOIN LATERAL (
+               SELECT coalesce(sum(CASE WHEN j.closed_at IS NOT NULL THEN j.stored_bytes ELSE (
                    SELECT sum(b.part_bytes) / greatest(sum(b.row_count), 1)
                           * (SELECT sum(rows_done + rows_failed) FROM job_counters WHERE job_id = j.id)
-                          AS bytes
                    FROM (SELECT batch_id FROM attempts
                          WHERE job_id = j.id AND outcome IN ('done', 'split')
                          ORDER BY ended_at DESC LIMIT 100) AS last
                    JOIN batches b ON b.id = last.batch_id
-                   WHERE b.part_name IS NOT NULL AND b.state <> 'split'
-               ) AS written ON j.closed_at IS NULL
+                   WHERE b.part_name IS NOT NULL AND b.state <> 'split') END), 0)::bigint
+               FROM jobs j
                WHERE j.tenant = :tenant AND j.stored_bytes IS NOT NULL
            ) AS bytes
     FROM kept
