@@ -1,11 +1,13 @@
 """Where jobs stand, as a reaper tells it: what is written when, who reads it, and in which order jobs are listed."""
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from alembic import command
 from sqlalchemy import text
+from typer.testing import CliRunner
 
 from nightshift.common.ledger import Ledger, audit_log, holds, schema
 from nightshift.common.ledger.jobs import jobs
@@ -13,6 +15,7 @@ from nightshift.common.ledger.queries import job_pace, standings
 from nightshift.common.ledger.queries.standings import Filter, Key
 from nightshift.common.states import ShownState
 from nightshift.producer.advice.here import FLEET, NOBODY, Here
+from nightshift.producer.cli.app import app
 from nightshift.producer.explain import tell
 from nightshift.producer.explain.tell import Teller
 from nightshift.producer.views.standings import with_standings
@@ -318,3 +321,28 @@ def test_a_turn_of_a_reaper_that_lost_its_hold_begins_anew(world: World, teller:
     teller.turn()
     assert list(stored(world)) == [job]
     assert holds.SECONDS[holds.Kind.STANDINGS] <= standings.REAPER_SILENT_SECONDS
+
+
+def test_commands_choose_jobs_by_where_they_stand(
+    world: World, teller: Teller, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_DATABASE_URL", database_url)
+    waits, spent = world.job(1, name="one"), world.job(1, name="two")
+    world.run(jobs.pause, spent, "limits.budget 5 is spent")
+    teller.turn()
+
+    def listed(*flags: str) -> dict[int, str]:
+        said = CliRunner().invoke(app, ["status", "--json", *flags])
+        assert said.exit_code == 0, said.output
+        return {row["job"]: row["standing"]["word"] for row in json.loads(said.stdout)}
+
+    assert listed() == {spent: "paused", waits: "waits"}
+    assert listed("--state", "waits") == {waits: "waits"}
+    assert listed("--state", "at work") == {}
+    assert listed("--needs-person") == {spent: "paused"}
+    shown = CliRunner().invoke(app, ["status"]).stdout
+    assert "(two): it is paused: limits.budget 5 is spent" in shown
+    assert "(one): no worker of the pool default is alive" in shown
+    for wrong in (["--state", "bored"], ["one", "--state", "waits"]):
+        refused = CliRunner().invoke(app, ["status", *wrong])
+        assert refused.exit_code != 0

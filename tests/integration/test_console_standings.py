@@ -1,0 +1,143 @@
+"""The page of jobs and `/api/jobs` by where jobs stand: who comes first, what is counted, what a filter takes."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from starlette.testclient import TestClient
+
+from nightshift.common.ledger.jobs import jobs
+from nightshift.producer.explain.tell import Teller
+from tests.support import staged
+from tests.support.console_site import Site
+from tests.support.world import World
+
+
+@pytest.fixture
+def teller(world: World) -> Iterator[Teller]:
+    """What a living reaper tells in its turns."""
+    staged.reaper(world)
+    found = Teller(world.ledger, "r-1")
+    yield found
+    found.leave()
+
+
+@pytest.fixture
+def site(world: World) -> Site:
+    return Site(world.ledger)
+
+
+def shown(page: str) -> list[int]:
+    return [int(found) for found in re.findall(r'<th scope="row"><a href="/jobs/(\d+)"', page)]
+
+
+def pages(browser: TestClient, query: str = "") -> list[int]:
+    """The jobs of all pages behind one another."""
+    found: list[int] = []
+    address = f"/{query}"
+    while True:
+        page = browser.get(address).text
+        found += shown(page)
+        following = re.search(r'href="/?(\?[^"]*before=[^"]*)"', page)
+        if following is None:
+            return found
+        address = "/" + following[1].replace("&amp;", "&")
+
+
+def title(page: str) -> str:
+    (found,) = re.findall(r"<title>(.*)</title>", page)
+    return str(found)
+
+
+def test_pages_have_each_job_once_those_that_need_a_person_first_and_the_title_counts_them(
+    site: Site, world: World, teller: Teller
+) -> None:
+    made = [world.job(1, name=f"job-{n}", tenant="acme") for n in range(120)]
+    needing, others = made[::2], made[1::2]
+    world.job(1, name="foreign", tenant="other")
+    teller.turn()
+    world.do("UPDATE job_standings SET needs_person = true WHERE job_id = ANY (%s)", needing)
+    browser = site.browser("viewer")
+    assert pages(browser) == needing[::-1] + others[::-1]
+    assert pages(browser, "?needs=person") == needing[::-1]
+    assert pages(browser, "?name=job-1&status=waits") == [
+        id for id in needing[::-1] + others[::-1] if str(made.index(id)).startswith("1")
+    ]
+    first = browser.get("/").text
+    assert title(first) == "(60) Jobs · Nightshift"
+    assert 'data-needs="60"' in first
+    assert "60 jobs need a person" in first
+    assert title(site.browser("other").get("/").text) == "Jobs · Nightshift"
+    assert shown(browser.get("/?before=needs-nonsense").text) == needing[::-1][:50]
+
+
+def test_a_filter_takes_what_people_see_and_the_states_of_older_addresses(
+    site: Site, world: World, teller: Teller
+) -> None:
+    waits, paused, spent, failed = (world.job(1, name=f"n{n}", tenant="acme") for n in range(4))
+    for id, why in ((paused, None), (spent, "limits.budget 5 is spent")):
+        world.run(jobs.pause, id, why)
+    world.do(
+        "UPDATE jobs SET state = 'failed', reason = 'no such model', finished_at = now(), "
+        "closed_at = now() WHERE id = %s",
+        failed,
+    )
+    teller.turn()
+    browser = site.browser("user")
+    for query, wanted in (
+        ("?status=waits", [waits]),
+        ("?status=at+work", []),
+        ("?status=paused", [spent, paused]),
+        ("?status=failed", [failed]),
+        ("?status=running", [waits]),
+        ("?needs=person", [failed, spent]),
+        ("", [failed, spent, paused, waits]),
+    ):
+        assert shown(browser.get(f"/{query}").text) == wanted, query
+    page = browser.get("/").text
+    for said in ("No worker of the pool default is alive.", "limits.budget 5", "no such model"):
+        assert said in page
+
+
+def test_without_a_reaper_the_page_says_so_of_every_open_job(site: Site, world: World) -> None:
+    done, paused, waits = (world.job(1, name=f"n{n}", tenant="acme") for n in range(3))
+    world.run(jobs.pause, paused)
+    world.do("UPDATE jobs SET state = 'completed', closed_at = now() WHERE id = %s", done)
+    page = site.browser("user").get("/").text
+    assert shown(page) == [waits, paused, done]
+    assert title(page) == "(1) Jobs · Nightshift"
+    assert "No reaper is alive, so nothing is handed out." in page
+
+
+def test_the_api_lists_by_where_jobs_stand_and_tells_guests_no_names(
+    site: Site, world: World, teller: Teller
+) -> None:
+    mine = world.job(1, name="mine", tenant="acme")
+    world.job(1, name="secret", tenant="other", priority=9)
+    spent = world.job(1, name="spent", tenant="acme")
+    world.run(jobs.pause, spent, "limits.budget 5 is spent")
+    staged.machine(world, "gpu-1", mine)
+    teller.turn()
+    api = TestClient(site.app)
+
+    def listed(query: str, who: str = "viewer") -> list[dict[str, object]]:
+        bearer = {"authorization": f"Bearer {site.keys[who]}"}
+        answer = api.get(f"/api/jobs{query}", headers=bearer)
+        assert answer.status_code == 200, answer.text
+        found: list[dict[str, object]] = answer.json()["data"]
+        return found
+
+    [waiting] = listed("?standing=waits")
+    standing = waiting["standing"]
+    assert isinstance(standing, dict)
+    assert (waiting["job"], standing["word"], standing["kind"]) == (mine, "waits", "others_first")
+    assert waiting["waiting"] == standing["sentence"]
+    assert "secret" not in str(waiting)
+    assert "(secret) goes first" in str(listed("?standing=waits", "ops"))
+    assert [each["job"] for each in listed("?needs_person=true")] == [spent]
+    assert [each["job"] for each in listed("?standing=paused&needs_person=true")] == [spent]
+    assert listed("?standing=done") == []
+    bearer = {"authorization": f"Bearer {site.keys['viewer']}"}
+    one = api.get(f"/api/jobs/{mine}", headers=bearer).json()
+    assert one["standing"] == standing
+    assert api.get("/api/jobs?standing=bored", headers=bearer).status_code == 400
