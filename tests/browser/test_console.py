@@ -283,7 +283,7 @@ def test_somebody_new_finds_out_why_a_job_stands_still_and_mends_it(
     expect(why).to_contain_text("6 of 60 rows failed", timeout=LONG)
     somebody.picture("story-3-failed")
 
-    page.get_by_role("link", name="function_error").click()
+    page.get_by_role("link", name="6 function_error").click()
     expect(page.get_by_text("a seven").first).to_be_visible()
     page.get_by_role("link", name="7", exact=True).click()
     expect(page.get_by_text("say a-7")).to_be_visible()
