@@ -15,7 +15,6 @@ from nightshift.producer import under_way, wings
 from nightshift.producer.advice.advice import Need, goes_on, nobody_works
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.closed_jobs import bring_back
-from nightshift.producer.control.seen import NOTHING, Seen
 from nightshift.producer.submit import restore_copies
 from nightshift.producer.submit.withdraw import withdraw
 
@@ -52,7 +51,7 @@ def retry(
     settings: Settings | None = None,
     overtake: bool = False,
     allowed: Callable[[Connection], object] = lambda _: None,
-    seen: Seen = NOTHING,
+    agreed: Callable[[Mapping[str, object]], object] = lambda _: None,
 ) -> Retried:
     """Puts the rows back to pending, in pieces; a job that was over loses its manifest until it is
     over again. When the command is cut off, a second one does the rest. What stands on the job runs
@@ -61,8 +60,8 @@ def retry(
     Batches of an archived job come back first, and copies of the input that are gone. Without `settings` those of
     the environment hold. With `overtake` a person has said that what others did to the table of the job is passed over.
     Raises BadInput for a cancelled job and for one whose archive is gone, and whatever `allowed` raises. `allowed` is
-    called in the transaction that begins, and before a copy is made. Stale where rows would run again in a job that
-    is not as it was seen; then none does.
+    called in the transaction that begins, and before a copy is made. `agreed` is called with the state of the job
+    under its lock where rows would run again; where it raises, none does.
     """
     bring_back(ledger, job)
     under_way.wait(ledger, job.id)
@@ -84,7 +83,7 @@ def retry(
                 chosen = {"failed": failed, "dead": dead, "kind": kind, "group": group}
                 piece, stale = _piece(connection, job, chosen, after)
                 if whole is None and (piece.batches or piece.reopened):
-                    seen.check({"state": piece.was})
+                    agreed({"state": piece.was})
                 if whole is None and followers and _is_nothing(piece, followers):
                     raise _Nothing(piece)
         except _Nothing as nothing:

@@ -1,10 +1,9 @@
 """Failed rows in groups: by kind, and by what their messages say."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.connection import Connection, Row
 from nightshift.common.ledger.queries import failed_rows
 
 EXAMINED = 50_000
@@ -22,7 +21,7 @@ class Failures:
     """
 
     kinds: Mapping[str, int] = field(default_factory=dict)
-    groups: tuple[Mapping[Any, Any], ...] = ()
+    groups: Sequence[Row] = ()
     every: int = 1
 
 
@@ -37,4 +36,4 @@ def of(connection: Connection, job_id: int, *, most: int, kind: str | None = Non
     groups = failed_rows.count_by_message(
         connection, job_id, kind=kind, most=most, every=every, examples=EXAMPLES
     )
-    return Failures(kinds, tuple(groups), every)
+    return Failures(kinds, groups, every)

@@ -264,7 +264,7 @@ def retry_job(visit: Visit) -> Response:
             kind=wanted,
             group=group,
             allowed=access.may_reopen(visit.looker.caller, job),
-            seen=seen,
+            agreed=seen.check,
         )
 
     return _changed(visit, change)

@@ -159,8 +159,8 @@ def _retry(facts: Facts) -> Iterator[Remedy]:
 
 def _give_back(facts: Facts, shown: Shown) -> Iterator[Remedy]:
     """The cordons of the job's pool end; an operator's part."""
-    named = {slot.cordon for slot in facts.slots if slot.cordon is not None}
-    names = sorted(named & shown.cordons.keys())
+    held = {slot.cordon for slot in facts.slots}
+    names = sorted(name for name in shown.cordons if name in held)
     for name in names[:MOST_GIVEN_BACK]:
         form = {"do": "uncordon", "name": name, f"{WAS}state": shown.cordons[name]}
         yield Remedy(f"Give back {name}", "/fleet", form)
