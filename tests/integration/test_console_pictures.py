@@ -57,7 +57,7 @@ def test_a_job_has_its_pictures_on_its_page_and_a_bar_leads_to_its_batch(
 ) -> None:
     job = worked(world)
     browser = site.browser("viewer")
-    assert "draws the first picture of this job within seconds" in browser.get(f"/jobs/{job}").text
+    assert "The first picture of this job comes" in browser.get(f"/jobs/{job}").text
     look(world)
     page = browser.get(f"/jobs/{job}").text
     for said in ("of 150 rows 9 done, 21 failed, 30 at work, 90 open", "Rows a second: "):
