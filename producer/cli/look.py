@@ -82,6 +82,7 @@ def status(
     """Say where a job stands, or all of them."""
     from nightshift.common.ledger.engines import loads
     from nightshift.common.ledger.fleet import outages, workers
+    from nightshift.common.ledger.jobs import answer_counts
     from nightshift.common.ledger.jobs import jobs as ledger_jobs
     from nightshift.common.ledger.queries import job_pace
     from nightshift.common.ledger.queries.standings import Filter
@@ -107,10 +108,13 @@ def status(
             aside = loads.set_aside(connection)
             off = None if number is None else ledger_jobs.backing_off(connection, number)
             seen = None if number is None else watching.watching(connection, number)
+            answers = None if number is None else answer_counts.of_job(connection, number)
     if as_json:
         objects = [rates.as_json(row) for row in rows]
         if seen is not None:
             objects[0] = {**objects[0], "watch": seen.as_json()}
+        if answers is not None:
+            objects[0] = {**objects[0], **answers.as_json()}
         if number is not None:
             objects[0] = {**objects[0], "outages": [each.as_json() for each in away]}
         context.print_json(objects if number is None else objects[0])

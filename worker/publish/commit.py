@@ -1,7 +1,7 @@
 """Commits batches behind their fences: those of several threads in one transaction, a split in its own."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from itertools import islice
 
 from nightshift.common.errors import LeaseLost, Retryable
@@ -65,7 +65,7 @@ class BatchCommits:
             try:
                 if not result:
                     self._read_back(each.lease)
-                each.committed = True
+                self._count(each)
             except LeaseLost as error:
                 each.error = error
 
@@ -92,7 +92,7 @@ class BatchCommits:
         try:
             with self._child.ledger.transaction() as connection:
                 held = _commit(connection, group)
-                self._report(connection, [lease for lease, _ in group])
+                self._report(connection, group, held)
                 if held:  # else no batch depends on the COMMIT
                     reached(Moment.COMMITTING)
         except Retryable:
@@ -113,16 +113,29 @@ class BatchCommits:
         try:
             with self._child.ledger.transaction() as connection:
                 splits.split(connection, lease, each.kept_rows, part)
-                self._report(connection, [lease])
+                self._report(connection, [(lease, part)], {(lease.batch_id, lease.attempt)})
                 reached(Moment.COMMITTING)
         except LeaseLost:
             self._read_back(lease)
-        each.committed = True
+        self._count(each)
 
-    def _report(self, connection: Connection, leases: Sequence[Lease]) -> None:
-        """Reports what the child has spent on the job of leases that end now."""
-        spent = self._child.window.spent(leases[0].job_id, {lease.batch_id for lease in leases})
-        spending.report(connection, leases[0].owner, spent)
+    def _report(
+        self, connection: Connection, group: Sequence[Commit], held: Set[tuple[int, int]]
+    ) -> None:
+        """Reports what the child has spent on the job of leases that end now, with the answers of those that
+        are `held`: this transaction commits them.
+        """
+        lease, _ = group[0]
+        [spent] = self._child.window.spent(lease.job_id, {lease.batch_id for lease, _ in group})
+        own = [part.answered for lease, part in group if (lease.batch_id, lease.attempt) in held]
+        spent = dataclasses.replace(spent, answered=sum(own, spent.answered))
+        spending.report(connection, lease.owner, [spent])
+
+    def _count(self, each: Publication) -> None:
+        """A batch is committed: once that is known, every later report has its answers."""
+        lease, part = each.commit()
+        self._child.window.spending.answered(lease.job_id, part.answered)
+        each.committed = True
 
     def _read_back(self, lease: Lease) -> None:
         """Where a fence does not match, our own earlier COMMIT may be why; else raises LeaseLost."""

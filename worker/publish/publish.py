@@ -172,4 +172,12 @@ def _stored(each: Publication) -> Part:
     name = part_name(lease.seq, split_id, lease.attempt, output.format, bare=each.bare)
     facts = part_rows.write_encoded(staged(output.uri, name), each.encoded)
     tokens = table.prompt_tokens, table.output_tokens
-    return Part(name, facts.bytes, facts.checksum, *tokens, table.errors, table.spent)
+    return Part(
+        name,
+        facts.bytes,
+        facts.checksum,
+        *tokens,
+        table.errors,
+        table.spent,
+        answered=table.answered,
+    )

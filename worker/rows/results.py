@@ -11,10 +11,12 @@ import pyarrow.compute as pc
 from nightshift.common.formats.part_rows import column_sum, error_column, row_errors
 from nightshift.common.formats.values import to_list
 from nightshift.common.ledger.batches.records import Tokens
+from nightshift.common.ledger.jobs.answer_counts import NOTHING, AnswerCounts
 from nightshift.common.row_errors import Failure, RowError
 from nightshift.common.spec import ANSWERED_BY, PARSED, RESERVED_ANSWERS, GenerateTask, JobSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
+from nightshift.worker.rows.answer_counts import counted
 from nightshift.worker.rows.columns import answer_column, parsed_column
 
 
@@ -49,7 +51,7 @@ class PartTable:
 
     `spent` are the tokens of the rows that ran, where the table has kept rows beside them. Of the rows
     that ran `rows_shared` have the answer of another one, `cached_tokens` of the prompts were in the
-    engine's cache, and `reasoning_tokens` of the answers are thoughts.
+    engine's cache, and `reasoning_tokens` of the answers are thoughts. `answered` counts their answers.
     """
 
     table: pa.Table
@@ -60,6 +62,7 @@ class PartTable:
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     rows_shared: int = 0
+    answered: AnswerCounts = NOTHING
 
 
 def part_table(spec: JobSpec, schema: pa.Schema, results: RowResults) -> PartTable:
@@ -100,6 +103,7 @@ def part_table(spec: JobSpec, schema: pa.Schema, results: RowResults) -> PartTab
         cached_tokens=sum(outcome.cached_tokens for outcome in results.outcomes.values()),
         reasoning_tokens=sum(outcome.reasoning_tokens for outcome in results.outcomes.values()),
         rows_shared=sum(answer.answered_by is not None for answer in answers),
+        answered=counted(spec.task, table),
     )
 
 

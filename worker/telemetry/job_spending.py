@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from nightshift.common.ledger.jobs.answer_counts import NOTHING, AnswerCounts
 from nightshift.common.ledger.jobs.spending import Spent
 
 
@@ -21,6 +22,7 @@ class _Job:
     cached_tokens: int = 0
     rows_shared: int = 0
     reasoning_tokens: int = 0
+    answered: AnswerCounts = NOTHING
 
 
 @dataclass(slots=True)
@@ -79,6 +81,11 @@ class JobSpending:
             job.rows_run += 1
             job.rows_shared += 1
 
+    def answered(self, job_id: int, answers: AnswerCounts) -> None:
+        """A batch with these answers is committed."""
+        with self._lock:
+            self._jobs[job_id].answered += answers
+
     def totals(self, job_id: int | None = None) -> list[Spent]:
         """The running totals of one job, or of every job."""
         with self._lock:
@@ -94,6 +101,7 @@ class JobSpending:
                     cached_tokens=job.cached_tokens,
                     rows_shared=job.rows_shared,
                     reasoning_tokens=job.reasoning_tokens,
+                    answered=job.answered,
                 )
                 for job_id, job in jobs.items()
             ]

@@ -7,6 +7,7 @@ from sqlalchemy import RowMapping
 
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from nightshift.common.errors import LeaseLost
+from nightshift.common.ledger.jobs.answer_counts import NOTHING, AnswerCounts
 from nightshift.common.row_errors import RowError
 
 LONE_LOSSES = 2
@@ -77,6 +78,7 @@ class Part:
 
     `spent` are the tokens of the rows that ran under this lease; None where all rows of the part
     ran under it. `engine_microseconds` is the engine time of the job that the attempt accounts for.
+    `answered` counts the answers of the rows that ran under this lease.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Part:
     errors: Sequence[RowError]
     spent: Tokens | None = None
     engine_microseconds: int = 0
+    answered: AnswerCounts = NOTHING
 
     @property
     def tokens_spent(self) -> Tokens:

@@ -9,6 +9,7 @@ from sqlalchemy import text
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger.connection import Connection, Row
 from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs.answer_counts import NOTHING, AnswerCounts
 from nightshift.common.states import JobState
 from nightshift.common.text import money
 
@@ -29,7 +30,7 @@ class Spent:
     `rows_run` are rows with an outcome, committed or not; `rows_shared` of them have the answer of
     another row. `cached_tokens` of the prompt tokens were in an engine's cache, `reasoning_tokens` of the
     output tokens are thoughts. `rows_open`, which is not a total, are the rows with an outcome whose batches are
-    still leased.
+    still leased. `answered` counts the answers that are committed.
     """
 
     job_id: int
@@ -41,21 +42,24 @@ class Spent:
     cached_tokens: int = 0
     rows_shared: int = 0
     reasoning_tokens: int = 0
+    answered: AnswerCounts = NOTHING
 
 
 REPORT = text("""
     INSERT INTO job_spending AS s (job_id, worker_id, engine_microseconds, rows_run, prompt_tokens,
                                    output_tokens, rows_open, cached_tokens, rows_shared,
-                                   reasoning_tokens)
+                                   reasoning_tokens, answer_lengths, label_counts)
     SELECT job_id, :owner, engine_microseconds, rows_run, prompt_tokens, output_tokens, rows_open,
-           cached_tokens, rows_shared, reasoning_tokens
+           cached_tokens, rows_shared, reasoning_tokens, CAST(answer_lengths AS bigint[]),
+           CAST(label_counts AS bigint[])
     FROM unnest(CAST(:job_id AS bigint[]), CAST(:engine_microseconds AS bigint[]),
                 CAST(:rows_run AS bigint[]), CAST(:prompt_tokens AS bigint[]),
                 CAST(:output_tokens AS bigint[]), CAST(:rows_open AS bigint[]),
                 CAST(:cached_tokens AS bigint[]), CAST(:rows_shared AS bigint[]),
-                CAST(:reasoning_tokens AS bigint[]))
+                CAST(:reasoning_tokens AS bigint[]), CAST(:answer_lengths AS text[]),
+                CAST(:label_counts AS text[]))
          AS given (job_id, engine_microseconds, rows_run, prompt_tokens, output_tokens, rows_open,
-                   cached_tokens, rows_shared, reasoning_tokens)
+                   cached_tokens, rows_shared, reasoning_tokens, answer_lengths, label_counts)
     ORDER BY job_id
     -- Reports of several threads may come in another order than they were made.
     ON CONFLICT (job_id, worker_id) DO UPDATE
@@ -66,6 +70,9 @@ REPORT = text("""
         cached_tokens = greatest(s.cached_tokens, excluded.cached_tokens),
         rows_shared = greatest(s.rows_shared, excluded.rows_shared),
         reasoning_tokens = greatest(s.reasoning_tokens, excluded.reasoning_tokens),
+        -- Each number only grows, so the later of two arrays is the greater one.
+        answer_lengths = greatest(s.answer_lengths, excluded.answer_lengths),
+        label_counts = greatest(s.label_counts, excluded.label_counts),
         rows_open = excluded.rows_open
 """)
 """Sets a child's own rows to its running totals; no two children wait for each other here."""
@@ -76,9 +83,17 @@ def report(connection: Connection, owner: str, spent: Sequence[Spent]) -> None:
     rows, for which the child's other threads wait.
     """
     if spent:
-        columns = [field.name for field in fields(Spent)]
+        columns = [field.name for field in fields(Spent) if field.name != "answered"]
         given = {name: [getattr(each, name) for each in spent] for name in columns}
+        # Postgres has no array of arrays of different lengths.
+        given["answer_lengths"] = [_array(each.answered.lengths) for each in spent]
+        given["label_counts"] = [_array(each.answered.labels) for each in spent]
         connection.execute(REPORT, {"owner": owner, **given})
+
+
+def _array(numbers: Sequence[int]) -> str:
+    """Numbers as the text of an array."""
+    return f"{{{','.join(map(str, numbers))}}}"
 
 
 def over_budget(connection: Connection) -> list[tuple[int, str]]:
