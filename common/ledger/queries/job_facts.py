@@ -142,6 +142,15 @@ VERSIONS = text("""
 """)
 """The code of the living children that have told it."""
 
+MODELS = text("""
+    SELECT DISTINCT ON (engine_key) engine_key,
+           coalesce(spec #>> '{engine,model}', spec #>> '{engine,callable}') AS model
+    FROM jobs
+    WHERE engine_key = ANY (CAST(:keys AS text[]))
+      AND (CAST(:tenant AS text) IS NULL OR tenant = :tenant)
+    ORDER BY engine_key, id DESC
+""")
+"""The model, or the callable, of engines that jobs have or had."""
 
 FOREIGN = text("SELECT id FROM jobs WHERE id = ANY(:ids) AND tenant <> :tenant")
 """Jobs of others."""
@@ -231,6 +240,14 @@ def code(connection: Connection, job_id: int) -> list[dict[str, str]]:
     statement = text("SELECT code FROM jobs WHERE id = :id")
     found: list[dict[str, str]] | None = connection.scalar(statement, {"id": job_id})
     return found or []
+
+
+def models(connection: Connection, keys: Collection[str], tenant: str | None) -> dict[str, str]:
+    """The models by engine key, as specs name them; of a tenant those of its own jobs. Reads the table of jobs
+    to its end: callers keep what was found.
+    """
+    found = connection.execute(MODELS, {"keys": list(keys), "tenant": tenant})
+    return {row.engine_key: row.model for row in found if row.model}
 
 
 def foreign(connection: Connection, tenant: str | None, ids: Collection[int]) -> frozenset[int]:

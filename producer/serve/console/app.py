@@ -12,6 +12,7 @@ from nightshift.common.settings import Settings
 from nightshift.producer.advice.here import Here
 from nightshift.producer.serve import app as gateway
 from nightshift.producer.serve import server
+from nightshift.producer.serve.calls import Context
 from nightshift.producer.serve.console import (
     batches,
     fleet,
@@ -26,6 +27,7 @@ from nightshift.producer.serve.console import (
 )
 from nightshift.producer.serve.console.jobs import Trails
 from nightshift.producer.serve.console.live import Live
+from nightshift.producer.serve.console.model_names import ModelNames
 from nightshift.producer.serve.console.session import Session
 
 ROUTES: list[BaseRoute] = [
@@ -47,6 +49,10 @@ def add(app: Starlette, session: Session | None = None) -> None:
     app.add_exception_handler(HTTPException, page_calls.stray)
     app.state.live, app.state.trails, app.state.kinds = Live(), Trails(), job.Kinds()
     app.state.session = session
+    context: Context = app.state.context
+    app.state.model_names = ModelNames(
+        lambda: None if context.settings.serve_models is None else context.models()
+    )
 
 
 @contextmanager

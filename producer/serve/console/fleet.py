@@ -1,7 +1,6 @@
 """The page of the fleet: pools, machines, slots, their engines and GPUs; cordon and drain by operators."""
 
 from collections.abc import Callable, Hashable
-from typing import Any
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -12,8 +11,9 @@ from nightshift.common.ledger.queries import job_facts
 from nightshift.producer.advice.advice import Need, Subject, advise
 from nightshift.producer.control import machines
 from nightshift.producer.control.seen import Stale
-from nightshift.producer.serve.console import render
+from nightshift.producer.serve.console import fleet_standing, render
 from nightshift.producer.serve.console.mending import refusal, seen
+from nightshift.producer.serve.console.model_names import ModelNames
 from nightshift.producer.serve.console.page_calls import (
     Visit,
     action,
@@ -21,6 +21,7 @@ from nightshift.producer.serve.console.page_calls import (
     page,
     seen_at,
 )
+from nightshift.producer.serve.console.pictures import fleet as pictures
 from nightshift.producer.serve.errors import ApiError
 from nightshift.producer.serve.health import Health
 from nightshift.producer.views import fleet_views
@@ -29,7 +30,9 @@ PAGE_CHANGES = 100
 
 NEWEST = 2**63 - 1
 
-ANY_JOB = Subject(0, "default")
+ANY_POOL = "default"
+
+ANY_JOB = Subject(0, ANY_POOL)
 
 
 def _refuse(visit: Visit) -> None:
@@ -39,44 +42,73 @@ def _refuse(visit: Visit) -> None:
 
 
 def show_fleet(visit: Visit, status: int = 200, message: str | None = None) -> Response:
-    """The page; with a `message` where a change was refused."""
+    """The page; its address may hold one machine. With a `message` where a change was refused."""
     _, look = live_fleet(visit)
-    return visit.page("fleet.html", status, message, title="Fleet", live=render.safe(look()))
+    host = visit.query("host")
+    query = f"?host={render.quoted(host)}" if host else ""
+    return visit.page(
+        "fleet.html", status, message, title="Fleet", query=query, live=render.safe(look())
+    )
 
 
 def live_fleet(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
-    """Pools, and slots by machine; jobs of other tenants have no name."""
+    """Pools with their machines, of one machine its slots; jobs and models of other tenants have no name."""
     ledger, tenant, here = visit.ledger, visit.looker.scope, visit.context.here
-    health: Health = visit.request.app.state.health
+    state = visit.request.app.state
+    health: Health = state.health
+    names: ModelNames = state.model_names
+    host = visit.query("host")
 
     def look() -> str:
         seen = fleet_views.fleet(ledger)
+        keys = {
+            slot[name]
+            for slot in seen.slots
+            for name in ("engine_key", "planned_key", "serves")
+            if slot[name]
+        }
         with ledger.transaction() as connection:
             reapers, away = job_facts.reapers(connection), outages.listed(connection)
             named = {slot["job"] for slot in seen.slots if slot["job"]}
             hidden = job_facts.foreign(connection, tenant, named)
             held = cordons.states(connection)
-        hosts: dict[str, list[Any]] = {}
-        for slot in seen.slots:  # sorted by pool: a host may come twice
-            hosts.setdefault(slot["host"], []).append(slot)
+            models = names.of(connection, keys, tenant)
+        slots = [slot for slot in seen.slots if host in (None, slot["host"])]
+        is_guest = tenant is not None
+        engines = fleet_standing.engines(slots, models, is_guest=is_guest)
+        pools = fleet_standing.pools(
+            [] if host else seen.pools,
+            slots,
+            seen.held,
+            seen.rates,
+            engines,
+            has_reaper=bool(reapers),
+        )
         return render.fragment(
             "fleet_live.html",
             seen=seen,
-            hosts=hosts,
+            host=host,
+            pools=pools,
+            engines=sorted(set(engines.values()), key=lambda each: each.letter),
+            engine_of=engines.get,
+            short=fleet_standing.short_names(slots),
+            name_of=lambda key: fleet_standing.engine_name(key, models, is_guest=is_guest),
+            tabled=fleet_standing.tabled(pools),
+            hovered=len(slots) <= fleet_standing.MOST_HOVERED,
+            words=fleet_standing.WORDS,
+            drawn=pictures,
             reapers=reapers,
             hidden=hidden,
             state_of=lambda name: held.get(name, machines.IN_SERVICE),
-            troubles=health.sentences() if tenant is None else [],
-            away=away if tenant is None else [],
-            acts=tenant is None,
+            troubles=[] if is_guest else health.sentences(),
+            away=[] if is_guest else away,
+            acts=not is_guest,
             nobody=here().nobody,
-            **{
-                str(need): "" if tenant is not None else advise(need, here(), ANY_JOB)
-                for need in (Need.REAPER, Need.WORKERS)
-            },
+            reaper="" if is_guest else advise(Need.REAPER, here(), ANY_JOB),
+            workers=lambda pool: "" if is_guest else advise(Need.WORKERS, here(), Subject(0, pool)),
         )
 
-    return "fleet", look
+    return ("fleet", host), look
 
 
 def move_machine(visit: Visit) -> Response:

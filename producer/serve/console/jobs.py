@@ -145,12 +145,14 @@ def live_jobs(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
     wanted, after, query = _wanted(visit), _after(visit), _filter(visit)
     ledger, acts, trails = visit.ledger, visit.looker.acts, visit.request.app.state.trails
     here, scope = visit.context.here, visit.looker.scope
+    names = visit.request.app.state.model_names
 
     def look() -> str:
         found = _jobs(ledger, wanted, after, here(), scope, acts=acts)
         found["jobs"] = [{**row, "trail": trails.note(row)} for row in found["jobs"]]
         filtered = bool(query or after != START)
         found["alone"] = wanted.needs_person
+        found["aliases"] = names.aliases()
         return render.fragment("jobs_live.html", acts=acts, query=query, filtered=filtered, **found)
 
     return (wanted, after, query), look

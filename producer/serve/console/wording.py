@@ -1,7 +1,9 @@
 """How pages write times, numbers, names and long messages: each in one way. Pure."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
+from types import MappingProxyType
 
 from markupsafe import Markup
 
@@ -83,10 +85,12 @@ def folded(value: str | None) -> Markup:
     ).format(" ".join(text[: 2 * MOST_LINE].split()), text)
 
 
-def model_name(value: str | None) -> str:
-    """The name of a model: that of a hub as it is, of a folder or an address its last part; of a revision in a hub's
-    cache the name at the hub.
+def model_name(value: str | None, aliases: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The name of a model: its alias where it has one, that of a hub as it is, of a folder or an address its last
+    part; of a revision in a hub's cache the name at the hub.
     """
+    if value is not None and value in aliases:
+        return aliases[value]
     text = (value or "").rstrip("/")
     parts = PurePosixPath(text.partition("://")[2] or text).parts
     if HUB_CACHE in parts:

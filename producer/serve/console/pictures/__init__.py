@@ -1,5 +1,5 @@
-"""Pictures of a job as inline SVG, a module a picture. Pure.
+"""Pictures of jobs and of the fleet as inline SVG, a module a picture. Pure.
 
-Shapes stretch with the page, text does not: the outer SVG has no viewBox, its texts stand at percentages, and paths
+Of a job, shapes stretch with the page, text does not: the outer SVG has no viewBox, its texts stand at percentages, and paths
 lie in an inner SVG whose viewBox is stretched.
 """
