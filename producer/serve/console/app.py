@@ -25,6 +25,7 @@ from nightshift.producer.serve.console import (
     rows,
     sign_in,
 )
+from nightshift.producer.serve.console.job_answers import AnswersSeen
 from nightshift.producer.serve.console.jobs import Trails
 from nightshift.producer.serve.console.live import Live
 from nightshift.producer.serve.console.model_names import ModelNames
@@ -48,7 +49,7 @@ def add(app: Starlette, session: Session | None = None) -> None:
     app.router.routes.extend(ROUTES)
     app.add_exception_handler(HTTPException, page_calls.stray)
     app.state.live, app.state.trails, app.state.kinds = Live(), Trails(), job.Kinds()
-    app.state.session = session
+    app.state.session, app.state.answers = session, AnswersSeen()
     context: Context = app.state.context
     app.state.model_names = ModelNames(
         lambda: None if context.settings.serve_models is None else context.models()

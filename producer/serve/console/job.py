@@ -35,6 +35,8 @@ from nightshift.producer.serve.console.page_calls import (
     page,
     seen_at,
 )
+from nightshift.producer.serve.console.pictures import answers
+from nightshift.producer.serve.console.wording import model_name
 from nightshift.producer.serve.errors import ApiError, answer, message
 from nightshift.producer.serve.ledger import api_batches, tenants
 from nightshift.producer.serve.ledger.tenants import Tenant
@@ -105,7 +107,7 @@ def show_job(
         title=job.spec.name,
         job=job,
         spec=yaml.safe_dump(spec, sort_keys=False, allow_unicode=True),
-        origin=_origin(visit.ledger, job),
+        origin=_origin(visit.ledger, job, visit.request.app.state.model_names.aliases()),
         results=results.offered(visit.ledger, job),
         live=render.safe(look()),
         now=now,
@@ -123,17 +125,20 @@ def _bounds(connection: Connection, visit: Visit) -> Tenant | None:
     return None if scope is None else tenants.get(connection, scope)
 
 
-def _origin(ledger: Ledger, job: Job) -> dict[str, str]:
+def _origin(ledger: Ledger, job: Job, aliases: Mapping[str, str]) -> dict[str, str]:
     """Where the rows of the job come from, and what answers them."""
     with ledger.transaction() as connection:
         sources = jobs.files(connection, job.id)
         revision = live_parts.revision(connection, job.id)
         made = job_facts.recent(connection, job.id, OF_ORIGIN)
+    model = provenance.model_of(job.spec)
+    name = model_name(model, aliases)
     engines = sorted({f"{each['engine']} {each['engine_version']}" for each in made})
     code = sorted({each["code_version"] for each in made if each["code_version"]})
     more = f" and {len(sources) - MOST_FILES:,} more" if len(sources) > MOST_FILES else ""
     found = {
-        "Model": provenance.model_of(job.spec),
+        "Model": name,
+        "Loaded from": "" if model == name else model,
         "Revision": revision or "",
         "Engine": ", ".join(engines),
         "Code of the workers": ", ".join(code),
@@ -155,7 +160,10 @@ def live_job(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
         seen = _seen(ledger, kinds, here(), job.id, scope, acts=acts)
         if seen is None:
             return render.fragment("gone.html", kind="job", place="/")
-        return render.fragment("job_live.html", acts=acts, trail=trails.note(seen["row"]), **seen)
+        found = answers.drawings(state.answers.of(ledger, seen["row"]))
+        return render.fragment(
+            "job_live.html", acts=acts, trail=trails.note(seen["row"]), answers=found, **seen
+        )
 
     return job.id, look
 

@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse
 
 from nightshift.common.text import money, whole_characters
 from nightshift.producer.serve.console import drawing, marks, values, wording
+from nightshift.producer.serve.console.pictures import answers
 from nightshift.producer.views import fleet_tables, rates
 
 HEADERS = {
@@ -61,6 +62,7 @@ def environment() -> Environment:
         "shortened": wording.shortened,
         "folded": wording.folded,
         "model": wording.model_name,
+        "percent": answers.percent,
         "money": lambda value: "—" if value is None else money(value),
         "value": value_html,
         "brief": values.brief,
