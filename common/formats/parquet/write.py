@@ -1,7 +1,6 @@
 """Parquet written: parts in row groups of a bounded size, with provenance in their metadata."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, islice
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -35,13 +34,16 @@ def written(
         {f"{METADATA_PREFIX}{key}": value for key, value in metadata.items()}
     )
     groups = regrouped(batches, schema)
-    first = list(islice(groups, 1))
-    small = sum(table.nbytes for table in first) < COMPRESSED_BYTES
+    table = next(groups, None)
+    small = table is None or table.nbytes < COMPRESSED_BYTES
     compression = "none" if small else "zstd"
     with pq.ParquetWriter(sink, target, compression=compression) as writer:
-        for table in chain(first, groups):
+        while table is not None:
             writer.write_table(as_written(table, target), row_group_size=GROUP_ROWS * 4)
-            yield table.num_rows
+            # One group is in memory at a time, and none while the caller has its turn.
+            rows, table = table.num_rows, None
+            yield rows
+            table = next(groups, None)
 
 
 def regrouped(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
@@ -52,7 +54,14 @@ def regrouped(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[
         held.append(batch)
         rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
         if rows >= GROUP_ROWS or size_bytes >= GROUP_BYTES:
-            yield pa.Table.from_batches(held, schema)
-            held, rows, size_bytes = [], 0, 0
+            yield _emptied(held, schema)
+            rows = size_bytes = 0
     if held:
-        yield pa.Table.from_batches(held, schema)
+        yield _emptied(held, schema)
+
+
+def _emptied(held: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """The batches of a list as a table, which alone holds them from now on."""
+    table = pa.Table.from_batches(held, schema)
+    held.clear()
+    return table
