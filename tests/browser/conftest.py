@@ -72,7 +72,7 @@ class Person:
 
     def _note(self, message: ConsoleMessage) -> None:
         if message.type == "error":
-            self.complaints.append(message.text)
+            self.complaints.append(f"{self.page.url} {message.text}")
 
     def open(self, path: str) -> Page:
         """Goes to a page of the console."""
