@@ -74,7 +74,7 @@ def test_explain_follows_a_job_from_its_submit_to_its_end(
     world.run(jobs.resume, job)
     nightshift("pause", str(job))
     sentence = said(nightshift(*explain))["reasons"][0]["sentence"]
-    assert re.fullmatch(r"it is paused: by \w+ on \S+, at \d\d:\d\d:\d\d", sentence)
+    assert re.fullmatch(r"it is paused by \w+ on \S+, at \d\d:\d\d:\d\d", sentence)
 
 
 def test_explain_and_workers_know_cordons(world: World, nightshift: Command) -> None:
