@@ -293,7 +293,7 @@ def test_somebody_new_finds_out_why_a_job_stands_still_and_mends_it(
     page.get_by_role("link", name="6 function_error").click()
     expect(page.get_by_text("a seven").first).to_be_visible()
     page.get_by_role("link", name="7", exact=True).click()
-    expect(page.get_by_text("say a-7")).to_be_visible()
+    expect(page.get_by_text("say a-7", exact=True)).to_be_visible()
     page.go_back()
     page.wait_for_load_state()
     (site.folder / "mended").touch()  # somebody has mended what the rows met
