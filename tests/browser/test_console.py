@@ -128,7 +128,7 @@ def test_jobs_are_moved_alone_and_together(site: Door, person: Opened) -> None:
     expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
     page.get_by_role("link", name="Changes").click()
     expect(page.locator("tbody tr")).to_have_count(9)
-    page.get_by_role("button", name="Leave").click()
+    page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("heading", name="Who looks?")).to_be_visible()
     page.goto("/")
     expect(page.get_by_role("heading", name="Who looks?")).to_be_visible()
@@ -243,7 +243,7 @@ def test_a_batch_and_its_files(site: Door, person: Opened) -> None:
     page = somebody.page
     page.get_by_role("link", name="Batches").click()
     page.get_by_role("link", name=batch).click()
-    expect(page.locator(".state.completed")).to_be_visible()
+    expect(page.locator(".state.done")).to_be_visible()
     with page.expect_download() as download:
         page.get_by_role("row", name="Requests").get_by_role("link").click()
     assert HOSTILE in download.value.path().read_text()
@@ -271,7 +271,7 @@ def test_somebody_new_finds_out_why_a_job_stands_still_and_mends_it(
     machine = page.get_by_label("Machine gpu-2")
     machine.get_by_text("Slots", exact=False).last.click()
     machine.get_by_role("button", name="Cordon").click()
-    expect(machine.get_by_role("button", name="Give back")).to_be_visible()
+    expect(machine.get_by_role("button", name="Uncordon")).to_be_visible()
 
     job = submit(site, "tickets", "picky")
     page.get_by_role("link", name="Jobs").click()
@@ -283,7 +283,7 @@ def test_somebody_new_finds_out_why_a_job_stands_still_and_mends_it(
     page.get_by_role("link", name="Fleet").click()
     expect(machine).to_contain_text("cordoned")
     somebody.picture("story-2-fleet")
-    machine.get_by_role("button", name="Give back").click()
+    machine.get_by_role("button", name="Uncordon").click()
     expect(machine.get_by_role("button", name="Cordon")).to_be_visible()
     page.get_by_role("link", name="Jobs").click()
     page.get_by_role("link", name="tickets").click()
@@ -323,18 +323,18 @@ def test_a_viewer_finds_nothing_to_press_and_a_keyboard_is_enough(
     for path in paths:
         page = somebody.open(path)
         buttons = page.get_by_role("button").all_text_contents()
-        assert set(buttons) <= {"Leave", "Filter", "Show"}, path
+        assert set(buttons) <= {"Sign out", "Filter", "Show"}, path
         boss.open(path).evaluate(
             "document.querySelectorAll('details').forEach((each) => each.open = true)"
         )
         more = boss.page.get_by_role("button").all_text_contents()
-        assert set(more) - {"Leave", "Filter", "Show"}, (
+        assert set(more) - {"Sign out", "Filter", "Show"}, (
             f"an operator has something to press: {path}"
         )
     assert somebody.open(f"/batches/{batch}").get_by_role("button").count() == 1
     page = boss.open("/")
     reached: set[str] = set()
-    wanted = {"To the content", "Jobs", "Fleet", "Changes", "Leave", "Pause", "Cancel", "one"}
+    wanted = {"To the content", "Jobs", "Fleet", "Changes", "Sign out", "Pause", "Cancel", "one"}
     # A page that is drawn anew meanwhile may begin from its top.
     for _ in range(200):
         if wanted <= reached and page.get_by_label(f"Pick job {running}").is_checked():

@@ -317,13 +317,13 @@ def test_machines_that_could_not_load_an_engine_try_again_when_somebody_says_so(
     user, viewer = site.browser("user"), site.browser("viewer")
     page = user.get(f"/jobs/{job}").text
     assert "no such file: /models/a" in page
-    assert "Try again now" in page
-    assert "Try again now" not in viewer.get(f"/jobs/{job}").text
+    assert "try again now" in page
+    assert "try again now" not in viewer.get(f"/jobs/{job}").text
     assert send(viewer, f"/jobs/{job}/load", {}).status_code == 403
     assert send(site.browser("other"), f"/jobs/{job}/load", {}).status_code == 404
     assert send(user, f"/jobs/{job}/load", {}).status_code == 303
     assert world.ask("SELECT FROM refusals") == []
-    assert "Try again now" not in user.get(f"/jobs/{job}").text
+    assert "try again now" not in user.get(f"/jobs/{job}").text
 
 
 def test_a_live_page_tells_the_state_of_now_and_that_its_job_was_deleted(

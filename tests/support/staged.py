@@ -2,12 +2,15 @@
 person.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 from nightshift.common.states import RowErrorKind
 from nightshift.producer.explain.tell import Teller
+from nightshift.producer.pictures.record import record
 from tests.support.world import World
 
 MODEL = "Qwen/Qwen3-0.6B"
@@ -68,6 +71,7 @@ def job(world: World, name: str, batches: int = 40, pool: str = "default", **sec
 
 def work(world: World, job_id: int, owners: list[str], done: int, errors: int = 0) -> None:
     """Some batches are done, one after the other up to now, and each owner holds one."""
+    minutes = 8 * -(-done // len(owners))
     world.admit(job_id)
     leases = [
         world.claim(job_id, owner=owners[number % len(owners)], most=1, seconds=86_400)[0]
@@ -77,11 +81,12 @@ def work(world: World, job_id: int, owners: list[str], done: int, errors: int = 
         first = 250 * number
         failed = {first + row: RowErrorKind.INVALID_OUTPUT for row in range(errors)}
         world.commit(lease, failed)
+    # Each owner works its batches off one after the other, 8 minutes each, up to now.
     world.do(
-        "UPDATE attempts a SET ended_at = now() - make_interval(mins => 2 * (%s - b.seq)), "
-        "claimed_at = now() - make_interval(mins => 2 * (%s - b.seq) + 2) "
+        "UPDATE attempts a SET ended_at = now() - make_interval(mins => %s - 8 * (b.seq / %s) + b.seq %% 3), "
+        "claimed_at = now() - make_interval(mins => %s - 8 * (b.seq / %s) + 7 - b.seq %% 2) "
         "FROM batches b WHERE b.id = a.batch_id AND a.job_id = %s AND a.ended_at IS NOT NULL",
-        *(done, done, job_id),
+        *(minutes - 8, len(owners), minutes - 8, len(owners), job_id),
     )
     world.do(
         "UPDATE attempts SET claimed_at = now() - interval '1 minute' WHERE job_id = %s AND ended_at IS NULL",
@@ -90,8 +95,35 @@ def work(world: World, job_id: int, owners: list[str], done: int, errors: int = 
     world.do(
         "UPDATE jobs SET started_at = now() - make_interval(mins => %s), "
         "created_at = now() - make_interval(mins => %s) WHERE id = %s",
-        *(2 * done + 2, 2 * done + 3, job_id),
+        *(minutes + 3, minutes + 4, job_id),
     )
+
+
+def life(world: World, job_id: int) -> None:
+    """What reapers noted of a job's life: a point for each lease that ended, and what one look notes of the rest."""
+    world.do("UPDATE job_pictures SET next_at = NULL WHERE job_id <> %s", job_id)
+    world.do("UPDATE job_pictures SET next_at = now() WHERE job_id = %s", job_id)
+    assert record(world.ledger, Event())
+    total = sum(
+        row.row_count
+        for row in world.ask("SELECT row_count FROM batches WHERE job_id = %s", job_id)
+    )
+    began = world.ask(
+        "SELECT extract(epoch FROM started_at)::float8 AS at FROM jobs WHERE id = %s", job_id
+    )[0].at
+    points = [[began, total, 0, 0, 0, 0, 0, 0]]
+    for row in world.ask(
+        "SELECT extract(epoch FROM ended_at)::float8 AS at, row_count, rows_failed FROM attempts "
+        "WHERE job_id = %s AND ended_at IS NOT NULL ORDER BY ended_at",
+        job_id,
+    ):
+        _, _, done, failed, prompt, cached, output, thought = points[-1]
+        rows = row.row_count
+        more = [done + rows - row.rows_failed, failed + row.rows_failed, prompt + 210 * rows]
+        points.append(
+            [row.at, total, *more, cached + 90 * rows, output + 120 * rows, thought + 70 * rows]
+        )
+    world.do("UPDATE job_pictures SET series = %s WHERE job_id = %s", json.dumps(points), job_id)
 
 
 def over(world: World, name: str, state: str = "completed", reason: str | None = None) -> int:
@@ -135,7 +167,7 @@ def _usual(world: World) -> int:
     busy = job(world, "reviews-of-july", 60, engine={"backend": "vllm", "model": "Qwen/Qwen3-32B"})
     machine(world, "gpu-1", busy)
     machine(world, "gpu-2", busy)
-    work(world, busy, ["gpu-1/0", "gpu-1/1", "gpu-2/0", "gpu-2/1"], 30)
+    work(world, busy, ["gpu-1/0", "gpu-1/1", "gpu-2/0", "gpu-2/1"], 32)
     return busy
 
 
@@ -185,6 +217,14 @@ def out_of_budget(world: World) -> Staged:
     _usual(world)
     engine = {"backend": "vllm", "model": MODEL, "price_per_hour": 4.0}
     found = job(world, "catalogue-in-french", 30, engine=engine, limits={"budget": 25})
+    world.admit(found)
+    for lease in world.claim(found, owner="gone/1", most=9, seconds=86_400):
+        world.commit(lease)
+    world.do(
+        "INSERT INTO job_spending (job_id, worker_id, engine_microseconds, rows_run, prompt_tokens, output_tokens) "
+        "VALUES (%s, 'gone/1', 22320000000, 2250, 472500, 270000)",
+        found,
+    )
     why = "24.80 is spent and about 0.31 under way, which reaches limits.budget 25.00"
     world.do("UPDATE jobs SET state = 'paused', reason = %s WHERE id = %s", why, found)
     told(world)
@@ -199,7 +239,7 @@ def cordoned(world: World) -> Staged:
         machine(world, host, found, "edge")
         world.do("INSERT INTO cordons (kind, name, drains) VALUES ('host', %s, false)", host)
     told(world)
-    return Staged(found, "moderate-comments", "cordoned", "Give back")
+    return Staged(found, "moderate-comments", "cordoned", "Uncordon")
 
 
 FLEETS: dict[str, Callable[[World], Staged]] = {

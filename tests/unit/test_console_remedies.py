@@ -98,13 +98,13 @@ TABLE: list[tuple[str, dict[str, object], Shown, list[str]]] = [
     ("slots taken", {"slots": [TAKEN]}, OPERATOR, ["Raise priority to 6"]),
     ("slots taken", {"slots": [TAKEN]}, tenant(max_priority=6), ["Raise priority to 6"]),
     ("slots taken", {"slots": [TAKEN]}, tenant(max_priority=5), []),
-    ("cordoned", {"slots": [HELD]}, Shown(FIELDS, {"a": "drained"}), ["Give back a"]),
+    ("cordoned", {"slots": [HELD]}, Shown(FIELDS, {"a": "drained"}), ["Uncordon a"]),
     ("cordoned", {"slots": [HELD]}, tenant(), []),
     (
         "many cordons",
         {"slots": [SlotFact(name, "ready", cordon=name) for name in "abcd"]},
         Shown(FIELDS, dict.fromkeys("abcd", "cordoned")),
-        ["Give back a", "Give back b", "Give back c", "To the fleet"],
+        ["Uncordon a", "Uncordon b", "Uncordon c", "To the fleet"],
     ),
     ("soon", {"slots": [FREE]}, OPERATOR, []),
 ]

@@ -15,6 +15,7 @@ from nightshift.producer.serve import server
 from nightshift.producer.serve.calls import Context
 from nightshift.producer.serve.console import (
     batches,
+    failures,
     fleet,
     job,
     job_pictures,
@@ -48,7 +49,7 @@ def add(app: Starlette, session: Session | None = None) -> None:
     """Gives an application its pages: for those whom the HTTP API knows, or for the one `session`."""
     app.router.routes.extend(ROUTES)
     app.add_exception_handler(HTTPException, page_calls.stray)
-    app.state.live, app.state.trails, app.state.kinds = Live(), Trails(), job.Kinds()
+    app.state.live, app.state.trails, app.state.kinds = Live(), Trails(), failures.Kinds()
     app.state.session, app.state.answers = session, AnswersSeen()
     context: Context = app.state.context
     app.state.model_names = ModelNames(

@@ -16,8 +16,7 @@ from nightshift.producer.control.seen import Stale
 from nightshift.producer.serve.calls import plans, reads
 from nightshift.producer.serve.console import error_lines, render
 from nightshift.producer.serve.console.error_lines import Head
-from nightshift.producer.serve.console.failures import NO_FAILURES, Failures
-from nightshift.producer.serve.console.job import Kinds
+from nightshift.producer.serve.console.failures import NO_FAILURES, Failures, Kinds
 from nightshift.producer.serve.console.mending import refusal, seen
 from nightshift.producer.serve.console.page_calls import (
     Visit,

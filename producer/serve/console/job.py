@@ -1,7 +1,5 @@
 """The page of one job: how far, how fast, why it stands, what failed, where it ran, and its rows."""
 
-import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -23,8 +21,8 @@ from nightshift.producer.control.seen import Seen, Stale
 from nightshift.producer.serve import access
 from nightshift.producer.serve.api.fields import CHANGEABLE
 from nightshift.producer.serve.calls import plans
-from nightshift.producer.serve.console import failures, job_pictures, render, results
-from nightshift.producer.serve.console.failures import NO_FAILURES, Failures
+from nightshift.producer.serve.console import job_pictures, render, results
+from nightshift.producer.serve.console.failures import Kinds
 from nightshift.producer.serve.console.helping import helped, settings_of
 from nightshift.producer.serve.console.jobs import MOVES
 from nightshift.producer.serve.console.mending import WAS, refusal, seen
@@ -50,37 +48,11 @@ ATTEMPTS = 25
 OF_ORIGIN = 200
 """Leases whose engines and code the page names, the newest."""
 
-COUNT_SECONDS, MOST_COUNTED = 5.0, 1000
-
-SHOWN_GROUPS = 5
-"""Groups of failed rows that the page shows, the largest."""
-
 MOST_PRIORITY = 1000
 """Highest priority of a spec."""
 
 MOST_FILES = 5
 """Input files that the page names."""
-
-
-class Kinds:
-    """How many rows of a job failed how, counted anew once their number has changed, and not more often
-    than COUNT_SECONDS, nor for more than a twentieth of the time: of a million failed rows a count takes a while.
-    """
-
-    def __init__(self) -> None:
-        self._counts: OrderedDict[int, tuple[float, int, Failures]] = OrderedDict()
-
-    def of(self, connection: Connection, row: Mapping[str, Any]) -> Failures:
-        """The counts of a job, by its row of job_progress."""
-        job, failed, now = row["job"], row["rows_failed"], time.monotonic()
-        due, known, found = self._counts.get(job, (0.0, 0, NO_FAILURES))
-        if failed != known and (not found.kinds or now > due):
-            found = failures.of(connection, job, most=SHOWN_GROUPS) if failed else NO_FAILURES
-            took = time.monotonic() - now
-            self._counts[job] = (now + max(COUNT_SECONDS, 20 * took), failed, found)
-            while len(self._counts) > MOST_COUNTED:
-                self._counts.popitem(last=False)
-        return found
 
 
 def show_job(

@@ -4,7 +4,7 @@ import re
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.responses import Response
@@ -21,6 +21,7 @@ from nightshift.producer.control import job_moves
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.control.seen import Stale
 from nightshift.producer.serve.console import render
+from nightshift.producer.serve.console.failures import Failures, Kinds
 from nightshift.producer.serve.console.helping import helped
 from nightshift.producer.serve.console.mending import refusal, seen
 from nightshift.producer.serve.console.page_calls import (
@@ -41,6 +42,9 @@ PAGE_JOBS = 50
 
 MOST_HELPED = 5
 """Jobs that need a person whose first button the list has; the others have theirs on their pages."""
+
+MOST_BUTTONS = 2
+"""Buttons of such a job in the list."""
 
 MOST_NAMES = 200
 """Names that the filter completes."""
@@ -145,10 +149,11 @@ def live_jobs(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
     wanted, after, query = _wanted(visit), _after(visit), _filter(visit)
     ledger, acts, trails = visit.ledger, visit.looker.acts, visit.request.app.state.trails
     here, scope = visit.context.here, visit.looker.scope
+    kinds = visit.request.app.state.kinds
     names = visit.request.app.state.model_names
 
     def look() -> str:
-        found = _jobs(ledger, wanted, after, here(), scope, acts=acts)
+        found = _jobs(ledger, kinds, wanted, after, here(), scope, acts=acts)
         found["jobs"] = [{**row, "trail": trails.note(row)} for row in found["jobs"]]
         filtered = bool(query or after != START)
         found["alone"] = wanted.needs_person
@@ -159,7 +164,14 @@ def live_jobs(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
 
 
 def _jobs(
-    ledger: Ledger, wanted: Filter, after: Key, here: Here, scope: str | None, *, acts: bool
+    ledger: Ledger,
+    kinds: Kinds,
+    wanted: Filter,
+    after: Key,
+    here: Here,
+    scope: str | None,
+    *,
+    acts: bool,
 ) -> dict[str, Any]:
     """A page of jobs, where the next one begins, and how many jobs need a person, on this page or not."""
     with ledger.transaction() as connection:
@@ -171,26 +183,46 @@ def _jobs(
         needing = standings.needing(connection, wanted.tenant, unled=wanted.unled)
         found = {row["job"]: row for row in rows if fits(row, wanted)}
         listed = [found[id] for id in shown if id in found]
-        helps = _helps(connection, listed, here, scope) if acts else {}
+        helps = _helps(connection, kinds, listed, here, scope, acts=acts)
+        owners = tenant_jobs.owners(connection, shown) if scope is None else {}
     return {
         "jobs": listed,
         "helps": helps,
+        "owners": owners,
         "after": _place(keys[PAGE_JOBS - 1]) if len(keys) > PAGE_JOBS else None,
         "needing": needing,
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Helped:
+    """What the list says of a job that needs a person: buttons, or where none is a command; and why most of its
+    failed rows failed.
+    """
+
+    buttons: Sequence[Remedy]
+    command: str
+    failures: Failures
+
+
 def _helps(
-    connection: Connection, rows: Sequence[Mapping[str, Any]], here: Here, scope: str | None
-) -> dict[int, tuple[list[Remedy], str]]:
-    """What helps the first jobs that need a person: a button, or where none does a command."""
-    ids = [row["job"] for row in rows if row["standing"] and row["standing"].needs_person]
+    connection: Connection,
+    kinds: Kinds,
+    rows: Sequence[Mapping[str, Any]],
+    here: Here,
+    scope: str | None,
+    *,
+    acts: bool,
+) -> dict[int, Helped]:
+    """What helps the first jobs that need a person, by job."""
+    needing = [row for row in rows if row["standing"] and row["standing"].needs_person]
     found = {}
-    for id in ids[:MOST_HELPED]:
-        if (job := jobs.get(connection, id)) is not None:
-            said = helped(connection, job, here, scope, acts=True)
-            buttons = [remedy for _, offered in said for remedy in offered][:1]
-            found[id] = buttons, "" if buttons else said[0][0].command
+    for row in needing[:MOST_HELPED]:
+        if (job := jobs.get(connection, row["job"])) is not None:
+            said = helped(connection, job, here, scope, acts=acts)
+            buttons = [remedy for _, offered in said for remedy in offered][:MOST_BUTTONS]
+            command = "" if buttons else said[0][0].command
+            found[job.id] = Helped(buttons, command, kinds.of(connection, row))
     return found
 
 

@@ -17,7 +17,7 @@ from nightshift.producer.serve.tenants import limits
 
 class Help(StrEnum):
     """What the page can do: resume a paused job, run failed rows again, load the engine again, raise the
-    priority, move to another pool, lead to the form below, give machines back.
+    priority, move to another pool, lead to the form below, end cordons.
     """
 
     RESUME = "resume"
@@ -117,7 +117,7 @@ def _buttons(wanted: Help, reason: Reason, facts: Facts, shown: Shown) -> Iterat
         case Help.RETRY:
             yield from _retry(facts)
         case Help.LOAD:
-            yield Remedy("Try again now", f"{here}/load", state)
+            yield Remedy("Once mended: try again now", f"{here}/load", state)
         case Help.PRIORITY if reason.priority is not None and shown.may(
             "priority", reason.priority
         ):
@@ -163,6 +163,6 @@ def _give_back(facts: Facts, shown: Shown) -> Iterator[Remedy]:
     names = sorted(name for name in shown.cordons if name in held)
     for name in names[:MOST_GIVEN_BACK]:
         form = {"do": "uncordon", "name": name, f"{WAS}state": shown.cordons[name]}
-        yield Remedy(f"Give back {name}", "/fleet", form)
+        yield Remedy(f"Uncordon {name}", "/fleet", form)
     if not 0 < len(names) <= MOST_GIVEN_BACK:
         yield Remedy("To the fleet", "/fleet")

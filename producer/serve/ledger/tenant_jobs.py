@@ -1,5 +1,7 @@
 """Jobs as the HTTP API finds them: those of a tenant, or all for an operator."""
 
+from collections.abc import Sequence
+
 from sqlalchemy import text
 
 from nightshift.common.ledger.connection import Connection
@@ -29,3 +31,11 @@ def get(connection: Connection, tenant: str | None, job_id: int) -> Job | None:
 def names(connection: Connection, tenant: str | None, most: int) -> list[str]:
     """At most `most` names of the newest jobs of the tenant, of all with `tenant` None."""
     return list(connection.scalars(NAMES, {"tenant": tenant, "most": most}))
+
+
+def owners(connection: Connection, job_ids: Sequence[int]) -> dict[int, str]:
+    """The tenants of these jobs, for an operator; jobs of the command line have none."""
+    statement = text("""
+        SELECT id, tenant FROM jobs WHERE id = ANY (CAST(:ids AS bigint[])) AND tenant <> ''
+    """)
+    return {row.id: row.tenant for row in connection.execute(statement, {"ids": list(job_ids)})}
