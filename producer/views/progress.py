@@ -16,7 +16,7 @@ from nightshift.common.exit_codes import ExitCode
 from nightshift.common.ledger import Connection, Ledger, Row
 from nightshift.common.ledger.fleet import outages, workers
 from nightshift.common.ledger.fleet.outages import Outage
-from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs import answer_counts, jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState
@@ -269,7 +269,8 @@ def job_as_json(
     """
     row, is_guest = _row(connection, job_id, here, tenant), tenant is not None
     away = [each.as_json(is_guest=is_guest) for each in outages.listed(connection, job_id)]
-    return {**_as_json(row, watching.watching(connection, job_id)), "outages": away}
+    answers = answer_counts.of_job(connection, job_id).as_json()
+    return {**_as_json(row, watching.watching(connection, job_id)), **answers, "outages": away}
 
 
 def _as_json(row: Values, found: Watching | None) -> dict[str, object]:
