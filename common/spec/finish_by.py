@@ -14,6 +14,9 @@ FORMS = (
 LONGEST = timedelta(days=3650)
 """A later deadline is a slip of the pen."""
 
+LAST_YEAR = 9998
+"""A moment after it may be one of the year 10000 on another clock, and no `datetime` is."""
+
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})")
 _DURATION = re.compile(r"(\d+(\.\d+)?[wdhms])+")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -63,6 +66,8 @@ def _read(text: str, now: datetime, zone: tzinfo | None) -> datetime:
             found += timedelta(days=1)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{text!r} is no time: give {FORMS}") from error
+    if found.year > LAST_YEAR:
+        raise ValueError(f"{text} is too far away: the last year is {LAST_YEAR}")
     return _local(found, zone) if found.tzinfo is None else found
 
 

@@ -79,3 +79,9 @@ def test_what_is_no_time_is_refused_in_one_sentence(text: str) -> None:
 def test_a_moment_that_has_passed_is_refused(text: str, passed: str) -> None:
     with pytest.raises(ValueError, match=f"has passed: it was {passed}"):
         finish_by.moment(text, datetime.fromisoformat(EVENING), BERLIN)
+
+
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-12:00", "9999-06-01"])
+def test_a_moment_that_another_clock_cannot_show_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is too far away"):
+        finish_by.check(text)
