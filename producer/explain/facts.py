@@ -89,7 +89,7 @@ def _own(row: Row, children: int, reaper_seconds: float | None, here: Here, tena
         max_parallel=row["max_parallel"],
         reaper_seconds=reaper_seconds,
         children_at_work=children,
-        has_deadline=row["finish_by"] is not None,
+        has_deadline=row["has_deadline"],
         watch_seconds=row["watch_seconds"],
         watch_error=row["watch_error"],
     )

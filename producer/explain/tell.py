@@ -6,6 +6,9 @@ One reaper does it for all, by a hold. A row is written when something of it has
 from collections.abc import Sequence
 from dataclasses import asdict
 
+import structlog
+
+from nightshift.common.errors import Retryable
 from nightshift.common.ledger import Connection, Ledger, Row, holds
 from nightshift.common.ledger.holds import Hold, Kind
 from nightshift.common.ledger.queries import standings
@@ -15,11 +18,16 @@ from nightshift.producer.explain.snapshot import Facts
 from nightshift.producer.explain.standing import standing
 from nightshift.producer.reaper.duty import Duty, Reaper
 
+log = structlog.get_logger(__name__)
+
 PAUSE_SECONDS = 3.0
 """Pause between two turns."""
 
 MOST_JOBS = 500
 """Jobs of one turn. Those whose state has changed come first, then the others in turn."""
+
+MOST_UNTOLD = 20
+"""Jobs of one turn of which nothing can be told. With more of them the cause is none of the jobs: the turn fails."""
 
 SUBJECT = "jobs"
 """What is held: one reaper tells of all jobs."""
@@ -48,10 +56,30 @@ class Teller:
             if self._hold is None:
                 return False
             due = standings.due(connection, after=self._after, limit=MOST_JOBS)
-            written = tell(connection, [id for id, _ in due])
             standings.forget(connection)
+        written = self._told([id for id, _ in due], [])
         self._after = next((id for id, changed in reversed(due) if not changed), self._after)
         return written == MOST_JOBS
+
+    def _told(self, job_ids: Sequence[int], untold: list[int]) -> int:
+        """Tells of jobs; how many rows were written. One of which nothing can be told holds up no other: it is
+        found by halves, and comes to the `untold`.
+        """
+        try:
+            with self._ledger.transaction() as connection:
+                return tell(connection, job_ids)
+        except Retryable:
+            raise
+        except Exception as error:
+            if len(job_ids) < 2:
+                untold += job_ids
+                log.warning("standing_untold", jobs=untold, error=str(error))
+                if len(untold) > MOST_UNTOLD:
+                    raise
+                return 0
+        middle = len(job_ids) // 2
+        halves = job_ids[:middle], job_ids[middle:]
+        return sum(self._told(half, untold) for half in halves)
 
     def leave(self) -> None:
         """Lets another reaper tell at once."""

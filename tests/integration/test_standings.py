@@ -17,6 +17,7 @@ from nightshift.common.states import ShownState
 from nightshift.producer.advice.here import FLEET, NOBODY, Here
 from nightshift.producer.cli.app import app
 from nightshift.producer.explain import tell
+from nightshift.producer.explain.snapshot import Facts
 from nightshift.producer.explain.tell import Teller
 from nightshift.producer.views.standings import with_standings
 from tests.support.world import World, spec_of
@@ -321,6 +322,26 @@ def test_a_turn_of_a_reaper_that_lost_its_hold_begins_anew(world: World, teller:
     teller.turn()
     assert list(stored(world)) == [job]
     assert holds.SECONDS[holds.Kind.STANDINGS] <= standings.REAPER_SILENT_SECONDS
+
+
+def test_a_job_of_which_nothing_can_be_told_holds_up_no_other(
+    world: World, teller: Teller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, odd, *others = (world.job(1, name=f"j{n}") for n in range(5))
+    world.do("UPDATE jobs SET finish_by = '10000-01-02' WHERE id = %s", first)
+    of_facts = tell.standing
+
+    def standing(known: Facts, *given: Any) -> Any:
+        if known.job_id == odd:
+            raise ValueError("the job is odd")
+        return of_facts(known, *given)
+
+    monkeypatch.setattr(tell, "standing", standing)
+    teller.turn()
+    assert list(stored(world)) == [first, *others]
+    monkeypatch.setattr(tell, "MOST_UNTOLD", 0)
+    with pytest.raises(ValueError, match="the job is odd"):
+        teller.turn()
 
 
 def test_commands_choose_jobs_by_where_they_stand(
