@@ -40,8 +40,7 @@ def change(
             allowed(connection, changes)
             audit_log.record(connection, "set", job.id, detail=detail(changes))
         spent = spending.spent_out(connection, [job.id]) if "budget" in changes else []
-    state, waiting = JobState(progress["status"]), progress["waiting"]
-    then = _then(changes, state, waiting, spent[0][1] if spent else None)
+    then = _then(changes, JobState(progress["status"]), spent[0][1] if spent else None)
     return Answer("set", job.label, job.id, changes, then)
 
 
@@ -73,7 +72,7 @@ def shown(moment: datetime | None) -> str | None:
     return None if moment is None else moment.astimezone().isoformat(" ", "seconds")
 
 
-def _then(changes: Changes, state: JobState, waiting: str | None, spent: str | None) -> str:
+def _then(changes: Changes, state: JobState, spent: str | None) -> str:
     """What follows of the changes for the job in this state. `spent` says that the budget is reached."""
     if not changes:
         return "nothing changed, the job has these values"
@@ -82,8 +81,6 @@ def _then(changes: Changes, state: JobState, waiting: str | None, spent: str | N
     said = []
     if "revision" in changes:
         said.append("rows that have an answer keep it")
-    if "pool" in changes and waiting:
-        said.append(waiting)
     if state is JobState.PAUSED:
         said.append("the job is paused")
     elif spent is not None:
