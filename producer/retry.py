@@ -82,7 +82,7 @@ def retry(
                         follower.keep(connection)
                 chosen = {"failed": failed, "dead": dead, "kind": kind, "group": group}
                 piece, stale = _piece(connection, job, chosen, after)
-                if whole is None and (piece.batches or piece.reopened):
+                if not _moves(whole) and _moves(piece):
                     agreed({"state": piece.was})
                 if whole is None and followers and _is_nothing(piece, followers):
                     raise _Nothing(piece)
@@ -113,9 +113,14 @@ def _followers(connection: Connection, job: Job) -> list[Follower]:
     return [follower for follower in found if follower is not None]
 
 
+def _moves(retried: Retried | None) -> bool:
+    """Whether rows run again so far, or the job does."""
+    return retried is not None and (retried.batches > 0 or retried.reopened)
+
+
 def _is_nothing(piece: Retried, followers: Sequence[Follower]) -> bool:
     """Whether nothing runs again, and nothing that stands on the job ends anew."""
-    moves = piece.batches or piece.reopened or piece.last is not None
+    moves = _moves(piece) or piece.last is not None
     return not moves and not any(follower.ends_anew for follower in followers)
 
 
@@ -124,7 +129,7 @@ def _piece(
 ) -> tuple[Retried, Sequence[int]]:
     """Puts some rows back; and the generations whose files are stale by that."""
     piece = retries.retry(connection, job.id, **chosen, after=after, most_rows=ROWS_A_PIECE)
-    if piece.batches or piece.reopened:
+    if _moves(piece):
         redone = {"rows": piece.rows, "batches": piece.batches, "kind": chosen["kind"]}
         if piece.reopened:
             redone["state"] = [piece.was, piece.state]

@@ -12,9 +12,11 @@ from typer.testing import CliRunner
 
 from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.queries import failed_rows
 from nightshift.common.states import RowErrorKind
 from nightshift.producer.cli.app import app as command_line
 from nightshift.producer.control import job_moves, job_settings
+from nightshift.producer.explain.tell import Teller
 from nightshift.producer.serve.console import failures
 from tests.support import batch_site
 from tests.support.batch_site import line
@@ -340,6 +342,39 @@ def test_a_group_of_dead_batches_is_found_by_the_error_of_the_batch(
     form = form_of(user, f"/jobs/{job}/failed", place, "group")
     assert send(user, place, form).status_code == 303
     assert sorted(world.states(job)) == ["dead", "pending"]
+
+
+def test_a_group_behind_other_rows_runs_again_as_it_was_seen(
+    site: Site, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of the group come in the second piece of the retry."""
+    job = world.job(2, 2, 2, tenant="acme")
+    failing(world, job, {0: BAD}, ["no key"])
+    failing(world, job, {2: BAD}, ["no end"])
+    monkeypatch.setattr("nightshift.producer.retry.ROWS_A_PIECE", 1)
+    user, place = site.browser("user"), f"/jobs/{job}/retry"
+    form = form_of(user, f"/jobs/{job}", place, world.run(failed_rows.group_of, "no end"))
+    world.run(jobs.pause, job)
+    late = send(user, place, form)
+    assert (late.status_code, "is paused by now" in late.text) == (409, True)
+    assert "retry" not in [action for _, action, _ in log(world, job)]
+
+
+def test_a_tenant_that_moves_a_job_is_told_of_no_machine(
+    site: Site, world: World, job: int
+) -> None:
+    reaper(world)
+    machine(world, "gpu-7", job)
+    world.do("UPDATE slots SET serves = 'another'")
+    teller = Teller(world.ledger, "r-1")
+    teller.turn()
+    said = TestClient(site.app).patch(
+        f"/api/jobs/{job}",
+        json={"pool": "big"},
+        headers={"authorization": f"Bearer {site.keys['user']}"},
+    )
+    teller.leave()
+    assert said.json()["message"] == f"job {job} (one): pool default -> big"
 
 
 def test_the_command_line_chooses_by_message_as_the_page_does(
