@@ -31,7 +31,8 @@ def with_errors(batches: batch_site.Site, lines: int) -> ApiBatch:
     batch, place = batches.batch(line()), batches.folder / "errors"
     assert batches.validate()
     error = {"code": "request_timeout", "message": f"{HOSTILE} after 60 s"}
-    row = json.dumps({"id": "x", "custom_id": HOSTILE, "response": None, "error": error}) + "\n"
+    custom_id = f"{HOSTILE} half \ud800"
+    row = json.dumps({"id": "x", "custom_id": custom_id, "response": None, "error": error}) + "\n"
     place.write_text(row * lines)
     with batches.ledger.transaction() as connection:
         files.receive(connection, "file-err", batch.tenant, str(place))

@@ -28,6 +28,8 @@ def refused(body: Any, status: int = 400) -> bytes:
         (refused({"error": {"code": 1}}), "400", '{"error": {"code": 1}}'),
         (refused("no"), "400", "no"),
         (refused(None), "400", "null"),
+        (refused({"message": "half \ud800"}), "400", "half \ufffd"),
+        (refused({"half \ud800": 1}), "400", '{"half \ufffd": 1}'),
     ],
 )
 def test_a_line_says_a_code_and_a_sentence(given: bytes, code: str, message: str) -> None:
@@ -48,3 +50,15 @@ def test_lines_of_one_cause_are_counted_together_and_a_line_that_is_cut_off_not_
     assert whole.first[1].custom_id == "—"
     assert (part.lines, part.is_whole) == (30, False)
     assert head_of(b"", is_whole=True).lines == 0
+
+
+def test_an_id_with_half_of_a_character_can_be_shown() -> None:
+    assert failure(line({"code": "c", "message": "m"}, custom_id="half \ud800")).custom_id == (
+        "half \ufffd"
+    )
+
+
+def test_a_line_that_nests_too_deep_to_read_counts_and_says_so() -> None:
+    deep = refused("deep").replace(b'"deep"', b"[" * 100_000 + b"]" * 100_000)
+    found = head_of(deep + b"\n" + refused("no") + b"\n", is_whole=True)
+    assert [each.message for each in found.first] == ["the line cannot be read", "no"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nightshift.common import storage
+from nightshift.common.text import whole_characters
 from nightshift.producer.serve.hidden_paths import grouped
 from nightshift.producer.serve.ledger.files import File
 
@@ -62,8 +63,11 @@ def head_of(data: bytes, *, is_whole: bool) -> Head:
 
 
 def failure(line: bytes) -> Failure:
-    """What one line says. A server that refused a request may have said so in any shape."""
-    said = json.loads(line)
+    """What one line says. A server that refused a request may have said so in any shape, as deep as can be."""
+    try:
+        said = json.loads(line)
+    except RecursionError:
+        return Failure("—", "", "the line cannot be read")
     error, response = said["error"], said["response"] or {}
     if error is not None:
         return _failure(said, error["code"], error["message"])
@@ -72,7 +76,8 @@ def failure(line: bytes) -> Failure:
 
 def _failure(said: dict[str, Any], code: Any, message: Any) -> Failure:
     text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
-    return Failure(said["custom_id"] or "—", str(code), text[:MOST_MESSAGE])
+    shown = (said["custom_id"] or "—", str(code), text[:MOST_MESSAGE])
+    return Failure(*map(whole_characters, shown))
 
 
 def _sentence(body: Any) -> Any:
