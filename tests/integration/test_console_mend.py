@@ -440,6 +440,24 @@ def test_a_machine_that_somebody_else_has_moved_is_left(site: Site, world: World
     assert [row.action for row in rows] == ["cordon", "uncordon"]
 
 
+def test_jobs_behind_one_cordon_have_a_button_each_and_no_name_stands_twice(
+    site: Site, world: World
+) -> None:
+    reaper(world)
+    found = [model_job(world, name, 4) for name in ("one", "two")]
+    machine(world, "gpu-1", found[0])
+    world.do("INSERT INTO cordons (kind, name, drains) VALUES ('host', 'gpu-1', false)")
+    teller = Teller(world.ledger, "r-1")
+    teller.turn()
+    world.do("UPDATE job_standings SET since = since - interval '1 hour'")
+    teller.turn()
+    page = site.browser("ops").get("/").text
+    teller.leave()
+    assert page.count("Uncordon gpu-1") == 2
+    names = re.findall(r' id="([^"]+)"', page)
+    assert len(names) == len(set(names))
+
+
 def test_a_batch_of_the_api_is_cancelled_as_it_was_seen(ledger: Ledger, tmp_path: Any) -> None:
     batches = batch_site.Site(ledger, tmp_path)
     site, batch = Site(ledger, batches.settings), batches.batch(line())

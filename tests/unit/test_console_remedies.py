@@ -126,6 +126,11 @@ def test_a_button_carries_what_the_page_shows() -> None:
         {"was-state": "running", "was-pool": "gpus", "pool": "a"},
     )
     assert pool.id != Remedy(pool.label, pool.place, {**pool.form, "was-state": "paused"}).id
+    alike = [
+        Remedy(f"Move to pool {name}", pool.place, {"pool": name}).id
+        for name in ("a.b", "a-b", "a_b")
+    ]
+    assert len(set(alike)) == 3
 
 
 def test_whatever_the_facts_are_there_is_an_answer() -> None:

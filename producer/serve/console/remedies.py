@@ -1,6 +1,6 @@
 """What a page can do about a reason why a job stands where it stands. Pure."""
 
-import re
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -80,10 +80,9 @@ class Remedy:
 
     @property
     def id(self) -> str:
-        """A name of the button on its page, another one for another form."""
-        return re.sub(
-            "[^A-Za-z0-9]+", "-", "-".join(["help", self.place, self.label, *self.form.values()])
-        )
+        """A name of the button on its page, another one for another form; letters and digits alone."""
+        whole = "\n".join([self.place, self.label, *self.form.values()])
+        return f"help-{hashlib.sha256(whole.encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)
