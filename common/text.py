@@ -139,6 +139,27 @@ def money(value: float | Decimal) -> str:
     return f"{amount:,.{min(6, digits)}f}"
 
 
+def rate(value: float | None) -> str:
+    """Rows a second, with a digit behind the point below 100; a dash where unknown."""
+    if value is None:
+        return "—"
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:,.1f}"
+
+
+def duration(seconds: float | None) -> str:
+    """The two largest units of a time: "2 d 3 h", "3 h 04 min", "5 min 20 s", "12 s"; a dash where unknown."""
+    if seconds is None:
+        return "—"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days:,} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+
+
 def first_few(values: Iterable[object], most: int = 5) -> str:
     """The first few of many values, for a sentence."""
     iterator = iter(values)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nightshift.common.allocation.deadlines import Standing
 from nightshift.common.states import JobState
-from nightshift.common.text import first_few
+from nightshift.common.text import duration, first_few, rate
 from nightshift.producer.advice.advice import Need, Subject, advise
 from nightshift.producer.advice.here import Works
 from nightshift.producer.explain.snapshot import Facts, SlotFact
@@ -95,7 +95,7 @@ def _nobody(facts: Facts) -> Iterator[Reason]:
         yield Reason("no_run", nobody, _advice(Need.WORK, facts))
     elif not facts.has_reaper:
         seen = facts.reaper_seconds
-        ago = "no reaper is known" if seen is None else f"no reaper was seen for {_time(seen)}"
+        ago = "no reaper is known" if seen is None else f"no reaper was seen for {duration(seen)}"
         what = "its files are not put in place"
         if facts.waiting:
             what = "nothing is handed out"
@@ -160,11 +160,11 @@ def _at_work(facts: Facts) -> Iterator[Reason]:
 def _pace(facts: Facts) -> str:
     """How fast the rows come, else since when the oldest lease has brought none; empty where it is young."""
     if facts.rows_per_second:
-        return f", at {facts.rows_per_second:,.1f} rows/s"
+        return f", at {rate(facts.rows_per_second)} rows/s"
     leased, part = facts.lease_seconds, facts.part_seconds
     if leased is None or (part is not None and part <= leased):
         return ""
-    return f"; the oldest for {_time(leased)}, and none has ended since"
+    return f"; the oldest for {duration(leased)}, and none has ended since"
 
 
 def _waiting(facts: Facts) -> Iterator[Reason]:
@@ -175,7 +175,7 @@ def _waiting(facts: Facts) -> Iterator[Reason]:
         yield Reason(
             "backing_off",
             f"{_verb(facts.resting, 'waits', 'wait')} after an error, for "
-            f"{_time(facts.rest_seconds)} at most: {facts.rest_error}",
+            f"{duration(facts.rest_seconds)} at most: {facts.rest_error}",
             f"nightshift history {facts.job_id}",
             f"its batches wait after an error: {facts.rest_error}",
         )
@@ -245,7 +245,7 @@ def _load_failed(facts: Facts) -> Reason:
     error = f"last error{',' if where else ''}{_where(facts, [last.host])}: {last.error}"
     return Reason(
         "load_failed",
-        f"{said}; the next try comes in {_time(soonest)}; {error}",
+        f"{said}; the next try comes in {duration(soonest)}; {error}",
         f"nightshift status {facts.job_id}",
         f"{said}; {error}",
     )
@@ -253,9 +253,9 @@ def _load_failed(facts: Facts) -> Reason:
 
 def _loading(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
     since = max(slot.child_seconds or 0.0 for slot in slots)
-    last = f"; the last load took {_time(facts.load_seconds)}" if facts.load_seconds else ""
+    last = f"; the last load took {duration(facts.load_seconds)}" if facts.load_seconds else ""
     said = f"its engine is being loaded{_on(facts, slots)}"
-    return Reason("loading", f"{said}, for {_time(since)}{last}", brief=said)
+    return Reason("loading", f"{said}, for {duration(since)}{last}", brief=said)
 
 
 def _unusable(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
@@ -308,7 +308,7 @@ def _holder(slot: SlotFact, deadline: str) -> str:
 def _due(slot: SlotFact) -> str:
     """The time to the deadline of the job that has a slot, where there is one."""
     due = slot.due_seconds
-    return f", with a deadline in {_time(due)}" if due is not None and due > 0 else ""
+    return f", with a deadline in {duration(due)}" if due is not None and due > 0 else ""
 
 
 def _late(facts: Facts) -> Iterator[Reason]:
@@ -318,7 +318,7 @@ def _late(facts: Facts) -> Iterator[Reason]:
         return
     if not facts.leased or not facts.children_at_work or facts.stands or facts.alone:
         return
-    by = "" if expected.late_seconds is None else f"{_time(expected.late_seconds)} "
+    by = "" if expected.late_seconds is None else f"{duration(expected.late_seconds)} "
     said = "it ends {}after its deadline with the workers that it has"
     more = expected.more_slots
     with_more, helps = "", ""
@@ -366,9 +366,3 @@ def _on(facts: Facts, slots: Sequence[SlotFact]) -> str:
 def _where(facts: Facts, hosts: Collection[str]) -> str:
     """` on HOST, HOST`; empty for a guest."""
     return "" if facts.is_guest else f" on {first_few(sorted(hosts))}"
-
-
-def _time(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

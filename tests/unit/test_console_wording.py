@@ -44,21 +44,6 @@ def test_a_time_is_as_short_as_it_can_be(moment: datetime, short: str) -> None:
     assert wording.short_time(moment, NOW) == short
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [
-        (None, "—"),
-        (0.2, "0 s"),
-        (59.6, "1 min 00 s"),
-        (320, "5 min 20 s"),
-        (3 * 3600 + 245, "3 h 04 min"),
-        (90 * 3600, "3 d 18 h"),
-    ],
-)
-def test_a_duration_has_its_two_largest_units(seconds: float | None, said: str) -> None:
-    assert wording.duration(seconds) == said
-
-
 def test_a_long_name_is_cut_in_its_middle_and_whole_on_hover() -> None:
     name = "reviews-of-the-winter-" * 4 + "2026-11-28"
     cut = wording.shortened(name, 30)

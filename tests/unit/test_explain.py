@@ -94,7 +94,7 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "no reaper any more",
         {"reaper_seconds": 90.0, "slots": [READY]},
         "no_reaper",
-        "no reaper was seen for 1:30, so nothing is handed out",
+        "no reaper was seen for 1 min 30 s, so nothing is handed out",
         "nightshift reaper",
     ),
     (
@@ -158,7 +158,7 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "at work",
         {"leased": 4, "children_at_work": 2, "rows_per_second": 1234.56},
         "working",
-        "4 batches are at work on 2 workers, at 1,234.6 rows/s",
+        "4 batches are at work on 2 workers, at 1,235 rows/s",
         "",
     ),
     (
@@ -172,7 +172,7 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "at work without a part so far",
         {"leased": 1, "children_at_work": 1, "lease_seconds": 250.0},
         "working",
-        "1 batch is at work on 1 worker; the oldest for 4:10, and none has ended since",
+        "1 batch is at work on 1 worker; the oldest for 4 min 10 s, and none has ended since",
         "",
     ),
     (
@@ -222,7 +222,7 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "watched, all done, and no reaper",
         {"pending": 0, "watch_seconds": 30, "reaper_seconds": 90},
         "no_reaper",
-        "no reaper was seen for 1:30, so no reaper looks for new files",
+        "no reaper was seen for 1 min 30 s, so no reaper looks for new files",
         "nightshift reaper",
     ),
     (
@@ -232,7 +232,7 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
             "set_aside": [FAILED, replace(FAILED, host="b", seconds_left=9)],
         },
         "load_failed",
-        "its engine could not be loaded on a, b; the next try comes in 0:09; last error, on a: no GPU "
+        "its engine could not be loaded on a, b; the next try comes in 9 s; last error, on a: no GPU "
         "memory",
         "nightshift status 7",
     ),
@@ -240,14 +240,14 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "loading",
         {"slots": [LOADING], "load_seconds": 125.0},
         "loading",
-        "its engine is being loaded on a, for 1:20; the last load took 2:05",
+        "its engine is being loaded on a, for 1 min 20 s; the last load took 2 min 05 s",
         "",
     ),
     (
         "failed here, loading there",
         {"slots": [replace(LOADING, host="b"), FREE], "set_aside": [FAILED]},
         "loading",
-        "its engine is being loaded on b, for 1:20",
+        "its engine is being loaded on b, for 1 min 20 s",
         "",
     ),
     (
@@ -269,7 +269,7 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         {"slots": [replace(TAKEN, due_seconds=7_200.0)]},
         "slots_taken",
         "the pool gpus has 1 slot, and 1 of them works for job 3 "
-        "(urgent, priority 5, with a deadline in 2:00:00)",
+        "(urgent, priority 5, with a deadline in 2 h 00 min)",
         "nightshift set 7 --priority 6",
     ),
     (
@@ -290,7 +290,7 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "all batches wait after an error",
         {"resting": 10, "rest_seconds": 4.6, "rest_error": "disk full", "slots": [READY]},
         "backing_off",
-        "10 batches wait after an error, for 0:05 at most: disk full",
+        "10 batches wait after an error, for 5 s at most: disk full",
         "nightshift history 7",
     ),
     (

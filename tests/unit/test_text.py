@@ -1,4 +1,4 @@
-"""What text may hold, decided in one place: NULs, half characters, control characters, money."""
+"""What text may hold, decided in one place: NULs, half characters, control characters, money, rates, durations."""
 
 import json
 
@@ -78,3 +78,26 @@ def test_the_depth_of_nested_values_is_known_however_deep_they_are(nested: str) 
     assert not text.is_deeper(json.loads(nested), 500)
     assert text.is_deeper([], 0)
     assert not text.is_deeper("[[", 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [(None, "—"), (0.04, "0.0"), (2.14, "2.1"), (99.94, "99.9"), (99.96, "100"), (1234.6, "1,235")],
+)
+def test_a_rate_has_a_digit_behind_the_point_below_100(rows: float | None, said: str) -> None:
+    assert text.rate(rows) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (None, "—"),
+        (0.2, "0 s"),
+        (59.6, "1 min 00 s"),
+        (320, "5 min 20 s"),
+        (3 * 3600 + 245, "3 h 04 min"),
+        (90 * 3600, "3 d 18 h"),
+    ],
+)
+def test_a_duration_has_its_two_largest_units(seconds: float | None, said: str) -> None:
+    assert text.duration(seconds) == said

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from nightshift.common import text
 from nightshift.producer.serve.console.pictures.fleet import Cell
 from nightshift.producer.views.rates import Values
 
@@ -251,7 +252,7 @@ def _cell(slot: Values, child: Values, engine: Engine | None, rate: float | None
     does = word(slot, child)
     said = [f"slot {slot['slot']}: {does}{', cordoned' if slot['cordoned'] else ''}"]
     said += [engine.name] if engine else []
-    said += [f"{rate:,.1f} rows/s"] if rate and does == "at work" else []
+    said += [f"{text.rate(rate)} rows/s"] if rate and does == "at work" else []
     figures = slot["gpu_figures"] or ()
     return Cell(
         word=does,

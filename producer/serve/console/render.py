@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
-from nightshift.common.text import money, whole_characters
+from nightshift.common.text import duration, money, rate, whole_characters
 from nightshift.producer.serve.console import drawing, marks, values, wording
 from nightshift.producer.serve.console.pictures import answers
 from nightshift.producer.views import fleet_tables, rates
@@ -56,8 +56,8 @@ def environment() -> Environment:
     )
     found.filters |= {
         "count": wording.count,
-        "rate": wording.rate,
-        "duration": wording.duration,
+        "rate": rate,
+        "duration": duration,
         "moment": wording.moment,
         "shortened": wording.shortened,
         "folded": wording.folded,

@@ -1,4 +1,6 @@
-"""How pages write times, numbers, names and long messages: each in one way. Pure."""
+"""How pages write moments, counts, names and long messages: each in one way. Pure. Rates and durations, which sentences
+have too, are written by `common/text.py`.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -17,27 +19,6 @@ HUB_CACHE = "snapshots"
 def count(value: int | None) -> str:
     """A whole number with a comma for each thousand; a dash where unknown."""
     return "—" if value is None else f"{value:,}"
-
-
-def rate(value: float | None) -> str:
-    """Rows a second, with a digit behind the point below 100; a dash where unknown."""
-    if value is None:
-        return "—"
-    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
-
-
-def duration(seconds: float | None) -> str:
-    """The two largest units of a time: "2 d 3 h", "3 h 04 min", "5 min 20 s", "12 s"; a dash where unknown."""
-    if seconds is None:
-        return "—"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days:,} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes:02} min"
-    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
 def short_time(value: datetime, now: datetime) -> str:

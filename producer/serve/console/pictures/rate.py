@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from nightshift.common.text import rate
 from nightshift.producer.pictures import series
 from nightshift.producer.pictures.series import Point
-from nightshift.producer.serve.console import wording
 from nightshift.producer.serve.console.pictures import scales
 from nightshift.producer.serve.console.pictures.forecast import Fan
 from nightshift.producer.serve.console.pictures.scales import Span
@@ -61,7 +61,7 @@ def said(points: Sequence[Point], done: Sequence[float]) -> str:
     """The picture in a sentence."""
     last = points[-1]
     text = (
-        f"Rows a second: {wording.rate(max(done))} at most, {wording.rate(done[-1])} last; "
+        f"Rows a second: {rate(max(done))} at most, {rate(done[-1])} last; "
         f"{last.done:,} of {last.total:,} rows are done"
     )
     return f"{text}, {last.failed:,} failed" if last.failed else text

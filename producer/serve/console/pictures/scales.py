@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
+from nightshift.common.text import duration
 from nightshift.producer.pictures.series import Point
 from nightshift.producer.serve.console import wording
 
@@ -78,9 +79,7 @@ def clock(span: Span) -> Markup:
     """The line of times below a picture."""
     times = span.edges(TICKS - 1)
     if span.seconds < SHORT_SECONDS:
-        shown = [
-            Markup("<span>{}</span>").format(wording.duration(at - span.begin)) for at in times
-        ]
+        shown = [Markup("<span>{}</span>").format(duration(at - span.begin)) for at in times]
     else:
         shown = [moment(at) for at in times]
     return Markup('<div class="clock" aria-hidden="true">{}</div>').format(Markup("").join(shown))
