@@ -118,6 +118,21 @@ def test_only_who_may_submit_sees_the_page_and_a_foreign_form_is_refused(site: S
     assert send(user, "/jobs/new", {"do": "explode"}).status_code == 400
 
 
+def test_a_tenant_that_may_run_no_function_is_offered_none(
+    site: Site, ledger: Ledger, tmp_path: Path
+) -> None:
+    page = f"/jobs/new/rows?input={tmp_path}/acme/in"
+    write_rows(tmp_path / "acme/in", [("a.jsonl", 3)])
+    assert 'name="callable"' in site.browser("user").get(page).text
+    with ledger.transaction() as connection:
+        known = tenants.get(connection, "acme")
+        assert known is not None
+        tenants.change(connection, replace(known, callables=False))
+    without = site.browser("user").get(page)
+    assert (without.status_code, "Python function" in without.text) == (200, False)
+    assert 'name="callable"' in site.browser("ops").get(page).text
+
+
 def test_a_mistake_is_told_and_what_was_written_stays_as_text(site: Site) -> None:
     user = site.browser("user")
     for given, said in (

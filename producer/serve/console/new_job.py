@@ -369,6 +369,7 @@ def _page(
     except ApiError:
         table = None
     models = sorted(table.models) if table is not None else []
+    tenant = submitting.bounds(visit.ledger, visit.looker.caller)
     shown = visit.page(
         "new_job.html",
         title="New job",
@@ -376,6 +377,7 @@ def _page(
         as_yaml=form.get("as") == "yaml",
         why=why,
         models=models,
+        runs_functions=tenant is None or tenant.callables,
         **_results(visit, form),
         pilot_rows=PILOT_ROWS,
         takes_files=visit.context.settings.serve_store is not None,
