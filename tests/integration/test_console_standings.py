@@ -103,10 +103,13 @@ def test_without_a_reaper_the_page_says_so_of_every_open_job(site: Site, world: 
     done, paused, waits = (world.job(1, name=f"n{n}", tenant="acme") for n in range(3))
     world.run(jobs.pause, paused)
     world.do("UPDATE jobs SET state = 'completed', closed_at = now() WHERE id = %s", done)
-    page = site.browser("user").get("/").text
+    browser = site.browser("user")
+    page = browser.get("/").text
     assert shown(page) == [waits, paused, done]
     assert title(page) == "(1) Jobs · Nightshift"
     assert "No reaper is alive, so nothing is handed out." in page
+    for job, needs in ((waits, True), (paused, False), (done, False)):
+        assert ("needs a person" in browser.get(f"/jobs/{job}").text) is needs
 
 
 def test_the_api_lists_by_where_jobs_stand_and_tells_guests_no_names(
