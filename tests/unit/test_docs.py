@@ -175,3 +175,9 @@ def test_every_word_of_the_glossary_is_explained_in_two_sentences_at_most() -> N
     assert [word for word, _ in rows] == sorted(word for word, _ in rows)
     for word, meaning in rows:
         assert len(re.findall(r"[.?!](?= [A-Z`]|$)", meaning)) <= 2, word
+
+
+def test_every_picture_of_the_pages_is_small() -> None:
+    sizes = {path.name: path.stat().st_size for path in (DOCS / "pictures").iterdir()}
+    assert sizes
+    assert {name: size for name, size in sizes.items() if size > 150_000} == {}
