@@ -147,6 +147,19 @@ def test_a_mistake_is_told_and_what_was_written_stays_as_text(site: Site) -> Non
         assert "&lt;script&gt;" in wrong.text
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"as": "yaml", "spec": "", "do": "look"},
+        {"as": "yaml", "spec": "- 1", "do": "submit"},
+        {"as": "yaml", "spec": "5", "do": "preview"},
+        {"input": "/in", "names_rows": "\0"},
+    ],
+)
+def test_a_form_that_is_no_spec_at_all_is_a_mistake(site: Site, given: dict[str, object]) -> None:
+    assert send(site.browser("user"), "/jobs/new", given).status_code == 400
+
+
 def test_a_spec_becomes_one_job_and_a_user_stays_below_its_roots(
     site: Site, world: World, tmp_path: Path
 ) -> None:

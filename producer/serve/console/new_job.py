@@ -231,7 +231,10 @@ def _spec(visit: Visit, form: Form) -> JobSpec:
 
 def _look(visit: Visit, form: Form) -> Look:
     """The first rows of the input, whatever runs over them."""
-    given = _sections(visit, form)[0].get("input")
+    sections, called = _sections(visit, form)
+    if not isinstance(sections, dict):
+        parse_spec(sections, called)  # which says what it must be
+    given = sections.get("input")
     if isinstance(given, dict):
         given = {name: each for name, each in given.items() if name not in OF_JOB}
     # All columns, as a function reads them; none is called.
@@ -373,7 +376,7 @@ def _page(
     shown = visit.page(
         "new_job.html",
         title="New job",
-        form={**form, "drawn": form.get("drawn") or secrets.token_hex(16)},
+        form={"name": "", **form, "drawn": form.get("drawn") or secrets.token_hex(16)},
         as_yaml=form.get("as") == "yaml",
         why=why,
         models=models,
