@@ -112,6 +112,29 @@ def test_without_a_reaper_the_page_says_so_of_every_open_job(site: Site, world: 
         assert ("needs a person" in browser.get(f"/jobs/{job}").text) is needs
 
 
+def test_a_list_goes_on_behind_jobs_that_stand_elsewhere(
+    site: Site, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a reaper every running job is looked at."""
+    monkeypatch.setattr("nightshift.producer.serve.api.jobs.LOOKED_AT", 2)
+    busy = [world.job(1, name=f"busy{n}", tenant="acme") for n in range(2)]
+    staged.machine(world, "gpu-1", busy[0], slots=1)
+    for job in busy:
+        world.admit(job)
+        assert world.claim(job, owner="gpu-1/0", most=1)
+    for n in range(5):
+        world.job(1, name=f"waits{n}", tenant="acme")
+    api = TestClient(site.app, headers={"authorization": f"Bearer {site.keys['viewer']}"})
+    found, after = [], ""
+    while True:
+        page = api.get(f"/api/jobs?standing=at%20work&limit=1{after}").json()
+        found += [each["job"] for each in page["data"]]
+        if not page["has_more"]:
+            break
+        after = f"&after={found[-1]}"
+    assert found == busy[::-1]
+
+
 def test_the_api_lists_by_where_jobs_stand_and_tells_guests_no_names(
     site: Site, world: World, teller: Teller
 ) -> None:

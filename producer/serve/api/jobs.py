@@ -40,6 +40,9 @@ from nightshift.producer.views.standings import fits, unled, with_standings
 
 MOST_LISTED = 1000
 
+LOOKED_AT = 200
+"""Jobs that a list by where jobs stand looks at together, at least."""
+
 
 def create_job(call: Call) -> JSONResponse:
     """Submits a spec; the same spec over unchanged files gives the same job."""
@@ -81,11 +84,18 @@ def list_jobs(call: Call) -> dict[str, Any]:
             needs_person=needs,
             unled=unled(connection, here),
         )
-        ids = standings.newest(connection, wanted, limit=limit + 1, before=before)
-        found = with_deadlines(connection, job_pace.some(connection, ids[:limit]))
-        found = with_standings(connection, found, here, scope)
-    data = [rates.as_json(row) for row in found if fits(row, wanted)]
-    return {"object": "list", "data": data, "has_more": len(ids) > limit and bool(data)}
+        found, more = list[dict[Any, Any]](), True
+        # What was told may be old, and where nobody tells, each running job is looked at: a page may have none.
+        most = max(limit, LOOKED_AT) if needs or word else limit
+        while more and not found:
+            ids = standings.newest(connection, wanted, limit=most + 1, before=before)
+            rows = with_deadlines(connection, job_pace.some(connection, ids[:most]))
+            rows = with_standings(connection, rows, here, scope)
+            found = [row for row in rows if fits(row, wanted)]
+            more = len(ids) > most
+            before = ids[most - 1] if more else before
+    data = [rates.as_json(row) for row in found[:limit]]
+    return {"object": "list", "data": data, "has_more": more or len(found) > limit}
 
 
 def retrieve_job(call: Call) -> dict[str, Any]:
