@@ -4,6 +4,7 @@ import html
 import re
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -438,6 +439,25 @@ def test_a_machine_that_somebody_else_has_moved_is_left(site: Site, world: World
     assert send(boss, "/fleet", {**given_back, "do": "uncordon"}).status_code == 303
     rows = world.ask("SELECT action FROM audit_log WHERE subject = 'host gpu-1' ORDER BY id")
     assert [row.action for row in rows] == ["cordon", "uncordon"]
+
+
+def test_as_many_rows_that_failed_otherwise_are_grouped_anew(
+    world: World, job: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted, now = failures.Kinds(), [1000.0]
+    monkeypatch.setattr(failures, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    failing(world, job, {0: BAD}, ["no key"])
+
+    def said() -> list[str]:
+        with world.ledger.transaction() as connection:
+            found = counted.of(connection, {"job": job, "rows_failed": 1})
+        return [each["message"] for each in found.groups]
+
+    assert said() == ["no key"]
+    world.do("UPDATE row_errors SET message = 'no end'")
+    assert said() == ["no key"], "counted a moment ago"
+    now[0] += 100.0
+    assert said() == ["no end"]
 
 
 def test_jobs_behind_one_cordon_have_a_button_each_and_no_name_stands_twice(

@@ -15,6 +15,9 @@ messages, of one in twenty 0.15 s: the rows themselves are passed over fast."""
 
 COUNT_SECONDS, MOST_COUNTED = 5.0, 1000
 
+OLD_SECONDS = 60.0
+"""After this time the same number of rows is counted anew: they may have run again, and failed otherwise."""
+
 SHOWN_GROUPS = 5
 """Groups of failed rows that the page shows, the largest."""
 
@@ -59,7 +62,8 @@ class Kinds:
         """The counts of a job, by its row of job_progress."""
         job, failed, now = row["job"], row["rows_failed"], time.monotonic()
         due, known, found = self._counts.get(job, (0.0, 0, NO_FAILURES))
-        if failed != known and (not found.kinds or now > due):
+        is_old = bool(failed) and now > due + OLD_SECONDS
+        if is_old or (failed != known and (not found.kinds or now > due)):
             found = of(connection, job, most=SHOWN_GROUPS) if failed else NO_FAILURES
             took = time.monotonic() - now
             self._counts[job] = (now + max(COUNT_SECONDS, 20 * took), failed, found)
