@@ -17,7 +17,7 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.queries import job_facts, live_parts
 from nightshift.common.settings import load_settings
 from nightshift.common.states import RowErrorKind
-from nightshift.producer.serve.console import drawing, render, session
+from nightshift.producer.serve.console import drawing, session, values
 from nightshift.producer.serve.console import job as job_page
 from nightshift.producer.serve.console.page_calls import Visit
 from nightshift.producer.serve.ledger import files
@@ -247,7 +247,7 @@ def test_images_of_rows_are_shown_and_nothing_else_is_one(value: Any, kind: str 
     assert (drawn is None) is (kind is None)
     if kind is not None:
         assert f'src="data:image/{kind};base64,' in str(drawn)
-    assert "onload" not in str(render.value_html(value))
+    assert "onload" not in str(values.whole(value, "v"))
 
 
 def test_a_file_of_an_operator_is_listed_with_its_tenant(

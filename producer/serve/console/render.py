@@ -4,9 +4,6 @@ Everything that rows and names contain is escaped; nothing of it becomes a link.
 """
 
 import hashlib
-import json
-import re
-from contextlib import suppress
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -16,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
-from nightshift.common.text import duration, money, rate, whole_characters
+from nightshift.common.text import duration, money, rate
 from nightshift.producer.serve.console import drawing, marks, values, wording
 from nightshift.producer.serve.console.pictures import answers
 from nightshift.producer.views import fleet_tables, rates
@@ -33,15 +30,6 @@ HEADERS = {
 """Headers of every page: scripts and styles of this server alone, and nothing inline."""
 
 STATIC = resources.files("nightshift.producer.serve.console") / "static"
-
-MOST_VALUE = 400
-"""Characters of a value before it is folded."""
-
-MOST_TEXT = 65_536
-"""Characters of a value that a page has at all."""
-
-MOST_NESTING = 16
-"""Deepest JSON that is laid out in lines: each line of it is indented by its depth."""
 
 
 @cache
@@ -64,9 +52,9 @@ def environment() -> Environment:
         "model": wording.model_name,
         "percent": answers.percent,
         "money": lambda value: "—" if value is None else money(value),
-        "value": value_html,
         "brief": values.brief,
         "whole": values.whole,
+        "text": values.text,
         "column": values.column,
         "said": values.said,
         "sentence": lambda value: f"{value[:1].upper()}{value[1:]}.",
@@ -77,7 +65,7 @@ def environment() -> Environment:
     }
     found.globals |= {"bar": drawing.bar, "sparkline": drawing.sparkline, "asset": asset}
     found.globals |= {"sheets": sheets, "state": marks.state}
-    found.globals |= {"rows_over": rates.rows_over, "overall_rate": rates.overall_rate}
+    found.globals |= {"overall_rate": rates.overall_rate}
     found.globals |= {"saved": rates.saved, "elapsed": rates.elapsed_seconds}
     return found
 
@@ -118,37 +106,3 @@ def safe(html: str) -> Markup:
 def quoted(value: str) -> str:
     """A value for the query of an address."""
     return quote(value, safe="")
-
-
-def _nesting(text: str) -> int:
-    """How deep the brackets of a text are nested; those in strings count, too."""
-    depth = deepest = 0
-    for bracket in re.findall(r"[\[{}\]]", text):
-        depth += 1 if bracket in "[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
-
-
-def value_html(value: Any) -> Markup:
-    """A value of a row: JSON in lines of its own, a long text folded."""
-    if value is None:
-        return Markup('<span class="none">null</span>')
-    if (picture := drawing.image(value)) is not None:
-        return picture
-    if isinstance(value, bytes):
-        value = f"{len(value):,} bytes: {value[:32].hex(' ')}"
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    kind = "text"
-    if len(text) > MOST_TEXT:
-        left = len(text) - MOST_TEXT
-        text = f"{text[:MOST_TEXT]}… and {left:,} characters more, which the output has"
-    elif text[:1] in ("{", "[") and _nesting(text) <= MOST_NESTING:
-        with suppress(ValueError):
-            text, kind = json.dumps(json.loads(text), ensure_ascii=False, indent=2), "text json"
-    text = whole_characters(text)
-    if len(text) <= MOST_VALUE:
-        return Markup('<span class="{}">{}</span>').format(kind, text)
-    return Markup(
-        '<details><summary><span class="{kind}">{begin}…</span></summary>'
-        '<span class="{kind}">{text}</span></details>'
-    ).format(kind=kind, begin=text[:MOST_VALUE], text=text)
