@@ -40,7 +40,7 @@ def site(ledger: Ledger, batches: batch_site.Site) -> Site:
     return Site(ledger, batches.settings)
 
 
-def test_who_sees_a_batch_and_its_files(site: Site, batches: batch_site.Site) -> None:
+def test_who_sees_a_batch_and_its_files(site: Site, batches: batch_site.Site, world: World) -> None:
     batch = batches.batch(line())
     for who, status in (("viewer", 200), ("user", 200), ("other", 404), ("ops", 200)):
         browser = site.browser(who)
@@ -53,9 +53,10 @@ def test_who_sees_a_batch_and_its_files(site: Site, batches: batch_site.Site) ->
             assert browser.get(path).status_code == status, (who, path)
         if status == 404:
             assert browser.get(f"/live/batches/{batch.id}").status_code == 404
+    world.do("UPDATE api_files SET filename = 'rows/of may.csv'")
     got = site.browser("viewer").get(f"/files/{batch.input_file_id}")
     assert got.content == Path(f"{batches.folder}/1.jsonl").read_bytes()
-    assert got.headers["content-disposition"].startswith("attachment")
+    assert got.headers["content-disposition"] == 'attachment; filename="rows_of may.csv"'
     assert got.headers["x-content-type-options"] == "nosniff"
 
 

@@ -25,6 +25,7 @@ from nightshift.producer.serve.console.page_calls import (
     page,
     seen_at,
 )
+from nightshift.producer.serve.downloads import attachment
 from nightshift.producer.serve.errors import ApiError, not_found
 from nightshift.producer.serve.ledger import api_batches as batches
 from nightshift.producer.serve.ledger import files
@@ -225,7 +226,7 @@ def download_file(visit: Visit) -> Response:
     """The bytes of a file, as an attachment: a browser never shows them as a page."""
     file = _file(visit)
     answer = file_content(visit.call(file.tenant))
-    answer.headers["content-disposition"] = f'attachment; filename="{file.id}.jsonl"'
+    answer.headers["content-disposition"] = attachment(file.filename)
     for name, value in render.HEADERS.items():
         answer.headers.setdefault(name, value)
     return answer
