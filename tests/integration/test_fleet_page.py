@@ -75,7 +75,7 @@ def test_the_operators_name_of_a_model_takes_the_place_of_its_own(
     machine(world, "gpu-1", [Slot(job=job)])
     ops = site.browser("ops")
     assert "A house 1" in text(ops.get("/fleet").text)
-    assert "default · house" in text(ops.get("/").text)
+    assert "default house" in text(ops.get("/").text)
     assert "Model house Loaded from /models/a" in text(ops.get(f"/jobs/{job}").text)
 
 

@@ -129,7 +129,7 @@ def trouble(pool: Pool, *, has_reaper: bool) -> Trouble | None:
     if not pool.slots:
         return Trouble(f"{waits} no machine works for this pool", needs_workers=True)
     if pool.cordoned == pool.slots:
-        return Trouble(f"{waits} every slot is cordoned", "give a machine back")
+        return Trouble(f"{waits} every slot is cordoned", "uncordon a machine")
     if pool.words["lost"] == pool.slots:
         return Trouble(
             f"{waits} every slot has a killed worker that does not end", "start the machine again"

@@ -63,7 +63,7 @@ HELPS: Mapping[str, tuple[Help, ...] | str] = {
 """What helps by the kind of a reason, or why nothing on a page does."""
 
 
-MOST_GIVEN_BACK = 3
+MOST_UNCORDONED = 3
 """Cordons that a page offers to end; more lead to the page of the fleet."""
 
 
@@ -131,7 +131,7 @@ def _buttons(wanted: Help, reason: Reason, facts: Facts, shown: Shown) -> Iterat
         case Help.FORM:
             yield Remedy("Change it below", "#change")
         case Help.FLEET if shown.tenant is None:
-            yield from _give_back(facts, shown)
+            yield from _uncordon(facts, shown)
 
 
 def _resume(facts: Facts, shown: Shown) -> Iterator[Remedy]:
@@ -156,12 +156,12 @@ def _retry(facts: Facts) -> Iterator[Remedy]:
         yield Remedy(label, f"/jobs/{facts.job_id}/retry", form)
 
 
-def _give_back(facts: Facts, shown: Shown) -> Iterator[Remedy]:
+def _uncordon(facts: Facts, shown: Shown) -> Iterator[Remedy]:
     """The cordons of the job's pool end; an operator's part."""
     held = {slot.cordon for slot in facts.slots}
     names = sorted(name for name in shown.cordons if name in held)
-    for name in names[:MOST_GIVEN_BACK]:
+    for name in names[:MOST_UNCORDONED]:
         form = {"do": "uncordon", "name": name, f"{WAS}state": shown.cordons[name]}
         yield Remedy(f"Uncordon {name}", "/fleet", form)
-    if not 0 < len(names) <= MOST_GIVEN_BACK:
+    if not 0 < len(names) <= MOST_UNCORDONED:
         yield Remedy("To the fleet", "/fleet")
