@@ -218,3 +218,11 @@ def test_no_part_of_a_cell_leaves_the_cell(failed: int) -> None:
     drawn = str(dataset_map.draw(1, [[0, 100, 100 - failed, failed, 0]]))
     for top, height in re.findall(r"M0 ([\d.]+)h10v([\d.]+)h-10z", drawn):
         assert 0 <= float(top) <= float(top) + float(height) <= 10
+
+
+def test_an_end_that_no_calendar_has_is_none() -> None:
+    made = forecast.fan(EVEN, 300, 10**13, 1e6)
+    assert rate.draw(EVEN, Span(0, 600), 300, made, None)
+    assert made is not None
+    assert made.slow_end is None
+    assert forecast.fan(EVEN, 300, 10**13, 1.0) is None
