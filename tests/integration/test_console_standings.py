@@ -112,6 +112,20 @@ def test_without_a_reaper_the_page_says_so_of_every_open_job(site: Site, world: 
         assert ("needs a person" in browser.get(f"/jobs/{job}").text) is needs
 
 
+def test_a_spec_that_nobody_can_read_takes_no_other_job_from_the_list(
+    site: Site, world: World, teller: Teller
+) -> None:
+    odd, other = (world.job(1, name=f"j{n}", tenant="acme") for n in range(2))
+    world.do("""UPDATE jobs SET spec = '{"name": "odd", "gone": 1}' WHERE id = %s""", odd)
+    teller.turn()
+    world.do("UPDATE job_standings SET since = since - interval '1 hour'")
+    teller.turn()
+    for page in (site.browser("user").get("/"), site.browser("ops").get("/")):
+        assert page.status_code == 200
+        assert shown(page.text) == [other, odd]
+        assert title(page.text) == "(2) Jobs · Nightshift"
+
+
 def test_a_list_goes_on_behind_jobs_that_stand_elsewhere(
     site: Site, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
