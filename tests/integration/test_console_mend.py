@@ -345,6 +345,21 @@ def test_a_group_of_dead_batches_is_found_by_the_error_of_the_batch(
     assert sorted(world.states(job)) == ["dead", "pending"]
 
 
+def test_long_messages_that_begin_alike_are_one_group_for_the_page_and_for_its_retry(
+    site: Site, world: World, job: int
+) -> None:
+    long = [f"row {number} is cut " * 60 for number in (7, 12345)]
+    failing(world, job, dict.fromkeys(range(3), LONG), [f"{long[0]} here", f"{long[1]} there"])
+    user, place = site.browser("user"), f"/jobs/{job}/retry"
+    page = user.get(f"/jobs/{job}/failed").text
+    assert page.count("row # is cut") > 20
+    assert page.count('<div class="says">') == 1
+    assert (
+        send(user, place, form_of(user, f"/jobs/{job}/failed", place, "group")).status_code == 303
+    )
+    assert again(world, job) == [0, 1, 2]
+
+
 def test_a_group_behind_other_rows_runs_again_as_it_was_seen(
     site: Site, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
