@@ -83,6 +83,7 @@ def worker_says(rig: Rig, event: str) -> list[dict[str, object]]:
     return [line for line in found if line["event"] == event]
 
 
+@pytest.mark.slow
 def test_read_back_decides_what_a_cut_commit_was(
     make_rig: Callable[..., Rig], proxy: Proxy, cuts: Cuts, database_url: str
 ) -> None:

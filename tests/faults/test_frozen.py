@@ -13,6 +13,7 @@ from tests.support.fleet import kill_tree, wait_until
 from tests.support.rig import Rig
 
 
+@pytest.mark.slow
 def test_a_worker_frozen_past_its_lease_counts_for_nothing_and_goes_on(rig: Rig) -> None:
     """First its child, with a written part in hand; then all of a worker, inside its COMMIT."""
     rig.reaper()

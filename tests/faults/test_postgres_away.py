@@ -37,6 +37,7 @@ def leave(worker: subprocess.Popen[bytes]) -> None:
     print(f"left within {time.monotonic() - began:.1f} s")
 
 
+@pytest.mark.slow
 def test_an_outage_costs_no_finished_work(
     proxied: Rig, postgres: Server, proxy: Proxy, minutes: float
 ) -> None:

@@ -18,6 +18,7 @@ from tests.support.fleet import wait_until
 from tests.support.rig import Rig
 
 
+@pytest.mark.slow
 def test_a_notice_drains_in_less_time_and_keeps_every_finished_row(rig: Rig) -> None:
     """Three workers with a drain of ten minutes: one finds a file, one gets a signal, and one gets
     the signal in the middle of its drain.

@@ -108,6 +108,7 @@ def home(tmp_path: Path) -> Iterator[Folder]:
     found.fleet.end()
 
 
+@pytest.mark.slow
 def test_a_job_that_is_paused_under_its_run_goes_on_by_what_pause_says(home: Folder) -> None:
     """`nightshift resume` once made it "running" for ever: no run was up."""
     fleet = home.fleet

@@ -31,6 +31,7 @@ PACE = ("rows_per_second", "output_tokens_per_second", "eta_seconds")
 RUN = ("run", "in/a.jsonl", "--callable", "rules:loud", "--id", "id", "--out", "out")
 
 
+@pytest.mark.slow
 def test_a_job_that_failed_by_its_code_and_is_mended_goes_on_by_the_same_command(
     alone: Fleet,
 ) -> None:
@@ -81,6 +82,7 @@ def test_the_same_run_of_a_completed_job_says_that_nothing_ran_and_which_code_ch
         assert "rules.py" not in said
 
 
+@pytest.mark.slow
 def test_a_run_of_a_completed_job_whose_output_is_gone_fails_and_names_the_way_back(
     alone: Fleet,
 ) -> None:

@@ -245,6 +245,7 @@ def test_the_embedded_ledger_answers_psql_while_a_job_runs(fleet: Fleet) -> None
     assert process.wait(200) == 0
 
 
+@pytest.mark.slow
 def test_sigterm_drains_a_run_and_the_same_command_goes_on(fleet: Fleet) -> None:
     ids = write_rows(fleet.folder / "in", [("a.parquet", 3_000)])
     output = fleet.folder / "out"

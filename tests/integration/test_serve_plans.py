@@ -106,6 +106,7 @@ def test_rows_beyond_the_quota_are_refused_while_they_are_read_and_nothing_stays
     assert not (folder / "out2").exists()
 
 
+@pytest.mark.slow
 def test_what_unpacks_to_far_more_than_its_size_is_refused_however_it_is_asked(
     site: Site, folder: Path, world: World
 ) -> None:

@@ -188,6 +188,7 @@ def kept(ledger: Ledger) -> Tuning:
 SAFE = {"max_num_seqs": 8, "max_num_batched_tokens": 64}
 
 
+@pytest.mark.slow
 def test_what_may_change_answers_is_measured_and_left_until_the_user_allows_it(
     pool: Pool, ledger: Ledger, tmp_path: Path
 ) -> None:

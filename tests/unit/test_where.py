@@ -413,6 +413,7 @@ def oracle():
         yield connection
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(text=CONDITIONS, rows=ROWS)
 def test_duckdb_says_the_same_of_every_row(oracle, text, rows):
@@ -496,6 +497,7 @@ def test_a_group_is_left_out_only_where_no_row_of_it_can_match(text, facts, can)
     assert can_match(typed(parse(text), SCHEMA), lambda column: known.get(column.name)) is can
 
 
+@pytest.mark.slow
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
