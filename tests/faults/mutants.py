@@ -58,6 +58,10 @@ LOADS = "tests/integration/test_loads.py"
 IDLE = "tests/integration/test_idle_children.py"
 SET = "tests/integration/test_set.py"
 DELETE = "tests/integration/test_delete.py"
+RESULTS = "tests/integration/test_console_results.py"
+MEND = "tests/integration/test_console_mend.py"
+STANDINGS = "tests/integration/test_standings.py"
+PICTURES = "tests/integration/test_job_pictures.py"
 GC = "tests/integration/test_gc.py"
 REDO = "tests/integration/test_redo.py"
 HOOKS = "tests/integration/test_webhook_delivery.py"
@@ -1425,6 +1429,58 @@ MUTANTS = (
         "    if state not in (JobState.RUNNING, JobState.PAUSED):\n        return None\n",
         "",
         (f"{TABLES}::test_a_cancelled_job_begins_no_commit",),
+    ),
+    Mutant(
+        "the checksum of a part that is sent",
+        "producer/results/download.py",
+        '            if storage.checksum(uri) != part["part_checksum"]:',
+        "            if not storage.checksum(uri):",
+        (f"{RESULTS}::test_a_part_that_changes_under_way_breaks_the_transfer",),
+    ),
+    Mutant(
+        "the one moment of a list of parts",
+        "producer/results/download.py",
+        "        one_moment(connection)\n",
+        "",
+        (f"{RESULTS}::test_the_list_of_parts_is_that_of_one_moment",),
+    ),
+    Mutant(
+        "what a page showed, under the lock",
+        "producer/control/seen.py",
+        "        if differs:",
+        "        if not self.values:",
+        (
+            f"{MEND}::test_a_change_between_the_page_and_the_lock_is_seen",
+            f"{MEND}::test_a_field_that_somebody_else_has_changed_is_not_overwritten",
+        ),
+    ),
+    Mutant(
+        "the ends of lines within a line of JSON",
+        "common/text.py",
+        "        if end in text:",
+        "        if end in text[:0]:",
+        (f"{RESULTS}::test_lines_of_the_file_are_the_rows_for_every_reader_of_lines",),
+    ),
+    Mutant(
+        "that a standing counts while a reaper lives",
+        "producer/explain/standings.py",
+        "    is_told = tellers.tell and tellers.has_reaper and not here.nobody",
+        "    is_told = True",
+        (f"{STANDINGS}::test_without_a_reaper_or_a_run_every_open_job_says_so",),
+    ),
+    Mutant(
+        "the sentence for guests",
+        "producer/explain/standings.py",
+        '    sentence = row["sentence"] if tenant is None else row["guest_sentence"]',
+        '    sentence = row["sentence"]',
+        (f"{STANDINGS}::test_guests_read_no_machine_no_job_of_others_and_no_person",),
+    ),
+    Mutant(
+        "the fence of a look for a picture",
+        "common/ledger/jobs/pictures.py",
+        "    WHERE job_id = :id AND next_at = :fence\n",
+        "    WHERE job_id = :id AND CAST(:fence AS timestamptz) IS NOT NULL\n",
+        (f"{PICTURES}::test_a_look_that_was_cut_off_is_made_again_and_writes_nothing_late",),
     ),
 )
 

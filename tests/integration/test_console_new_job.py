@@ -427,9 +427,10 @@ def test_results_in_the_store_are_for_their_tenant_alone(
     assert "HELLO" in page
     again = {**results.given, "input": f"{place}/*.parquet", "name": "again"}
     allow(ledger, "other", tmp_path)
+    own = {"input": f"{tmp_path}/acme/a.jsonl", "output": f"{tmp_path}/acme/out"}
     for field in ({"input": place}, {"output": place}, {"input": f"{place}/../*"}):
-        refused = send(site.browser("other"), "/jobs/new", {**again, "output": "/x", **field})
-        assert (refused.status_code, "outside the folders" in refused.text) == (400, True)
+        refused = send(site.browser("other"), "/jobs/new", {**again, **own, **field})
+        assert (refused.status_code, "outside the folders" in refused.text) == (400, True), field
     link = Path(place) / "part-9.parquet"
     link.symlink_to(tmp_path / "store/other/outputs/a/part-0.parquet")
     assert "outside the folders" in send(results.user, "/jobs/new", again).text

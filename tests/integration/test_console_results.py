@@ -19,7 +19,7 @@ import pytest
 import uvicorn
 
 from nightshift.common.errors import SourceChanged
-from nightshift.common.ledger import Ledger
+from nightshift.common.ledger import Connection, Ledger
 from nightshift.common.settings import load_settings
 from nightshift.common.states import JobState
 from nightshift.producer.results import download
@@ -431,12 +431,23 @@ def peak() -> Iterator[Callable[[], int]]:
         tracemalloc.stop()
 
 
-def test_the_list_of_parts_is_that_of_one_moment(made: JobSite) -> None:
+def test_the_list_of_parts_is_that_of_one_moment(
+    made: JobSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     submit(made)
     made.work(moody(7))
+    counted = download.jobs.progress
+
+    def meanwhile(connection: Connection, job_id: int) -> object:
+        """The counts, and then rows run again before the parts are listed."""
+        found = counted(connection, job_id)
+        monkeypatch.setattr(download.jobs, "progress", counted)
+        made.retry()
+        return found
+
+    monkeypatch.setattr(download.jobs, "progress", meanwhile)
     file = download.prepare(made.ledger, made.job, "jsonl")
-    made.retry()
+    assert (file.rows, file.rows_total) == (40, 40)
     made.run(moody())
     with pytest.raises(SourceChanged):
         list(file.pieces())
-    assert file.rows == 40
