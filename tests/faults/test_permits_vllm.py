@@ -39,8 +39,12 @@ def test_a_job_runs_with_an_argument_that_is_allowed_and_waits_with_one_that_is_
 
     # Before it loads anything, and again whenever its pause is over.
     question = "SELECT waiting FROM job_progress WHERE name = 'refused' AND status = 'running'"
-    reason = wait_until(lambda: rig.value(question), 60, "the reason why the job waits")
-    assert "worker_cls" in reason
+
+    def refused() -> str | None:
+        reason = rig.value(question)
+        return reason if reason and "worker_cls" in reason else None
+
+    reason = wait_until(refused, 60, "the reason why the job waits")
     assert "NIGHTSHIFT_ALLOWED_ENGINE_ARGS" in reason
     status = " ".join(rig.command("status", "refused").stdout.split())
     assert f"waits: {reason}" in status
