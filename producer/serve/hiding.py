@@ -2,8 +2,9 @@
 them.
 """
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from functools import partial
+from typing import Any
 from urllib.parse import unquote_plus
 
 from anyio import to_thread
@@ -38,9 +39,9 @@ class Hiding:
             await self._app(scope, receive, send)
             return
         heard = bytearray()
-        kind = Headers(scope=scope).get("content-type", "")
+        kind = _kind(scope)
         # What has no kind may be JSON: handlers do not ask for one.
-        hears = not kind or kind.startswith(NAMED)
+        hears = not kind or kind in NAMED
         start: Message | None = None
 
         async def received() -> Message:
@@ -52,7 +53,7 @@ class Hiding:
         async def sent(message: Message) -> None:
             nonlocal start
             if message["type"] == "http.response.start":
-                if Headers(scope=message).get("content-type", "").startswith(SAID):
+                if _kind(message) in SAID:
                     start = message  # its length is known once the body is
                     return
             elif start is not None or scope.get("state", {}).get("hides", False):
@@ -87,6 +88,11 @@ class Hiding:
         named = f"{asked} {words} {unquote_plus(words)}"
         tenant = None if caller is None else caller.tenant
         return hides.text(text, tenant, named, roots).encode("utf-8", "surrogateescape")
+
+
+def _kind(scope: MutableMapping[str, Any]) -> str:
+    """The media type of a request or of an answer without its parameters: that of lines begins as that of JSON."""
+    return Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _roots(context: Context, caller: Caller) -> Sequence[str]:
