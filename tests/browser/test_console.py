@@ -187,6 +187,12 @@ def test_a_job_is_made_from_a_file_of_somebody(site: Door, person: Opened) -> No
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", name="birds")).to_be_visible()
     expect(page.get_by_label("Why")).to_contain_text("every row has an answer", timeout=LONG)
+    page.reload()  # what the page offers to take is that of when the page was opened
+    for kind in ("Parquet", "JSONL", "CSV"):
+        with page.expect_download() as download:
+            page.get_by_label("Results", exact=True).get_by_role("link", name=kind).first.click()
+        taken = download.value.path().read_bytes()
+        assert taken.startswith(b"PAR1") if kind == "Parquet" else b"BIRD 3" in taken
     page.goto(f"{page.url.partition('?')[0].rstrip('/')}/rows?row=3")
     expect(page.get_by_role("heading", name="Row 3 a-3")).to_be_visible()
     expect(page.locator("dl.out")).to_contain_text("BIRD 3")

@@ -42,6 +42,12 @@ def test_the_first_screen_names_the_job_that_needs_a_person_and_what_to_do(
             expect(seen).to_be_in_viewport(ratio=1)
         assert page.get_by_text("needs a person", exact=True).count() == 1
         somebody.picture(f"first-{wrong.replace(' ', '-')}")
+        if staged.typed:
+            first.get_by_role("spinbutton").fill(staged.typed)
+        first.get_by_role("button", name=staged.button).first.click()
+        page.wait_for_load_state()
+        expect(page.get_by_role("alert")).to_have_count(0)
+    assert world.ask(staged.mended), "the click has mended it"
 
 
 def test_pages_of_the_guide_are_drawn(browser: Browser, world: World) -> None:

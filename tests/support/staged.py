@@ -21,12 +21,16 @@ ALIVE = "now() + interval '1 day'"
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """The job that needs a person, a part of the reason, and the button that mends it."""
+    """The job that needs a person, a part of the reason, and the button that mends it, with what somebody has `typed`
+    before; `mended` is a question that has an answer once the button was pressed.
+    """
 
     job: int
     name: str
     why: str
     button: str
+    mended: str
+    typed: str = ""
 
 
 def reaper(world: World) -> None:
@@ -177,7 +181,13 @@ def without_worker(world: World) -> Staged:
     found = job(world, "nightly-embeddings", 20, "a100")
     job(world, "summaries-of-august", 8)
     told(world)
-    return Staged(found, "nightly-embeddings", "no worker of the pool a100 is alive", "default")
+    return Staged(
+        found,
+        "nightly-embeddings",
+        "no worker of the pool a100 is alive",
+        "default",
+        f"SELECT FROM jobs WHERE id = {found} AND pool = 'default'",
+    )
 
 
 def failed(world: World) -> Staged:
@@ -187,7 +197,13 @@ def failed(world: World) -> Staged:
     found = over(world, "extract-invoices", "failed", why)
     job(world, "summaries-of-august", 8)
     told(world)
-    return Staged(found, "extract-invoices", "120 of 1,000 rows failed", "again")
+    return Staged(
+        found,
+        "extract-invoices",
+        "120 of 1,000 rows failed",
+        "again",
+        f"SELECT FROM jobs WHERE id = {found} AND state = 'running'",
+    )
 
 
 def engine_does_not_load(world: World) -> Staged:
@@ -209,7 +225,13 @@ def engine_does_not_load(world: World) -> Staged:
             "no space left on device: /models/cache is full",
         )
     told(world)
-    return Staged(found, "translate-manuals", "could not be loaded", "Try again now")
+    return Staged(
+        found,
+        "translate-manuals",
+        "could not be loaded",
+        "Try again now",
+        "SELECT WHERE NOT EXISTS (SELECT FROM refusals)",
+    )
 
 
 def out_of_budget(world: World) -> Staged:
@@ -228,7 +250,14 @@ def out_of_budget(world: World) -> Staged:
     why = "24.80 is spent and about 0.31 under way, which reaches limits.budget 25.00"
     world.do("UPDATE jobs SET state = 'paused', reason = %s WHERE id = %s", why, found)
     told(world)
-    return Staged(found, "catalogue-in-french", "limits.budget", "Resume")
+    return Staged(
+        found,
+        "catalogue-in-french",
+        "limits.budget",
+        "Resume",
+        f"SELECT FROM jobs WHERE id = {found} AND state = 'running' AND (spec #>> '{{limits,budget}}')::numeric = 60",
+        "60",
+    )
 
 
 def cordoned(world: World) -> Staged:
@@ -239,7 +268,13 @@ def cordoned(world: World) -> Staged:
         machine(world, host, found, "edge")
         world.do("INSERT INTO cordons (kind, name, drains) VALUES ('host', %s, false)", host)
     told(world)
-    return Staged(found, "moderate-comments", "cordoned", "Uncordon")
+    return Staged(
+        found,
+        "moderate-comments",
+        "cordoned",
+        "Uncordon edge-1",
+        "SELECT WHERE NOT EXISTS (SELECT FROM cordons WHERE name = 'edge-1')",
+    )
 
 
 FLEETS: dict[str, Callable[[World], Staged]] = {
