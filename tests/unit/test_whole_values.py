@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nightshift.common.formats import output_schema
@@ -289,6 +289,8 @@ def _zone(value: Any) -> bool:
 
 
 @settings(max_examples=400, deadline=None)
+@example(values=[None], kind=pa.struct([("a", pa.time32("s"))]))
+@example(values=[None], kind=pa.struct([("a", pa.timestamp("us", "UTC"))]))
 @given(values=st.lists(VALUES, min_size=1, max_size=4), kind=KINDS)
 def test_whatever_a_column_holds_reads_back_equal_to_the_answer(
     values: list[Any], kind: pa.DataType

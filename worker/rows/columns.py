@@ -110,6 +110,8 @@ def _lines(values: Sequence[Any], width: int, number: pa.DataType) -> np.ndarray
     """The values as lines of one array, zeros where one is missing; None where one is no array of this type
     and length.
     """
+    if not pa.types.is_floating(number):
+        return None  # a time has no type in NumPy, or another unit
     dtype = np.dtype(number.to_pandas_dtype())
     lines = [value for value in values if value is not None]
     if not lines or not all(
