@@ -24,7 +24,17 @@ VLLM_FILES = "_vllm.py"
 answers; its tests get the marks `vllm` and `slow`.
 """
 
-FOLDERS = ("faults", "browser", "examples", "packaging", "integration", "engine", "unit", "deploy")
+FOLDERS = (
+    "faults",
+    "browser",
+    "examples",
+    "recipes",
+    "packaging",
+    "integration",
+    "engine",
+    "unit",
+    "deploy",
+)
 """In this order they are begun: the longest tests first, so that no process ends with one."""
 
 
@@ -56,7 +66,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return OneVllmAtOnce(config, log)
 
 
-WARM_FOLDERS = {"engine", "examples", "faults", "integration"}
+WARM_FOLDERS = {"engine", "examples", "recipes", "faults", "integration"}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,0 +1,156 @@
+"""A page of docs/ as a reader follows it: its files are written, its commands run, and what the page
+says that one sees is compared with what was seen.
+
+In a page, a block of `sh` is run by bash, block by block in one folder; what a block exports holds for
+the blocks below. The title of a block says what it is:
+
+- `yaml`, `python`, `json`, `csv`, … with a title: a file of this name.
+- `sh` whose title begins with BACKGROUND: runs on beside the blocks below, until the test is over.
+- any block whose title begins with NOT_RUN: is left out. The rest of the title is the reason.
+- `text` below a block of `sh`: lines that the block printed, in this order. A line of `…` stands for any
+  lines, and `…` within a line for any characters. Numbers and times may be others.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+
+from tests.support import homes
+from tests.support.example import Example
+from tests.support.fleet import logs
+
+ROOT = Path(__file__).parents[2]
+RECIPES = ROOT / "docs" / "recipes"
+BACKGROUND = "in another terminal"
+NOT_RUN = "not run here: "
+SECONDS = 400
+"""How long one block may take, on a machine with much else to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of a page: its language, its title or "", its text."""
+
+    language: str
+    title: str
+    text: str
+
+    @property
+    def is_run(self) -> bool:
+        return self.language == "sh" and not self.title.startswith(NOT_RUN)
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """The fenced blocks of a page, in its order."""
+    for token in MarkdownIt().parse(page):
+        if token.type == "fence":
+            language, _, rest = token.info.partition(" ")
+            title = re.search(r'title="([^"]*)"', rest)
+            yield Block(language, title.group(1) if title else "", token.content)
+
+
+class Recipe(Example):
+    """A page and a folder in which it is followed. `stand_ins` are what the page needs and a test has not,
+    and what stands there in its place; the page has to say so.
+    """
+
+    def __init__(self, page: Path, folder: Path, stand_ins: Mapping[str, object]) -> None:
+        super().__init__(folder)
+        (folder / "rules.py").unlink()
+        self.page = page.read_text()
+        self.stand_ins = {name: str(there) for name, there in stand_ins.items()}
+        said = re.search(r"^In the tests,? (.*?)\n\n", f"{self.page}\n\n", re.DOTALL | re.MULTILINE)
+        told = said[1] if said else ""
+        for name in self.stand_ins:
+            assert name in told, f"{page.name} does not say what stands in for {name}"
+        self.environment["PATH"] = os.pathsep.join(
+            (str(Path(sys.executable).parent), self.environment["PATH"])
+        )
+
+    def follow(self) -> str:
+        """Does what the page says, from its first block to its last; everything that was printed."""
+        printed = ""
+        told: list[str] = []
+        for block in blocks(self.page):
+            if block.title.startswith(NOT_RUN):
+                continue
+            text = self._with_stand_ins(block.text)
+            if block.is_run and block.title.startswith(BACKGROUND):
+                self._begin(text)
+            elif block.is_run:
+                printed = self._run(text)
+                told.append(printed)
+            elif block.language == "text":
+                assert_shows(printed, text)
+            elif block.title:
+                path = self.folder / block.title
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+        return "".join(told)
+
+    def _with_stand_ins(self, text: str) -> str:
+        for name, there in self.stand_ins.items():
+            text = text.replace(name, there)
+        return text
+
+    def _run(self, commands: str) -> str:
+        if "nightshift run" in commands and "NIGHTSHIFT_DATABASE_URL" not in self.environment:
+            homes.furnish(self.folder / ".nightshift")
+        kept = self.folder.parent / f"{self.folder.name}.environment"
+        script = f"set -euo pipefail\n{commands}\nenv -0 > {kept}\n"
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, f"{commands}\n{done.stdout}\n{logs(self.folder)}"
+        pairs = (each.partition("=") for each in kept.read_text().split("\0") if each)
+        self.environment = {name: value for name, _, value in pairs}
+        return done.stdout
+
+    def _begin(self, commands: str) -> None:
+        number = len(self.processes)
+        with (self.folder / f"terminal.{number}.log").open("wb") as log:
+            self.processes.append(
+                subprocess.Popen(
+                    ["bash", "-c", commands],
+                    cwd=self.folder,
+                    env=self.environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            )
+
+
+def assert_shows(printed: str, page: str) -> None:
+    """Fails where a line of the page was not printed, in this order."""
+    lines = [line for line in map(_plain, printed.splitlines()) if line]
+    at = 0
+    for line in filter(None, map(_plain, page.splitlines())):
+        if line == "…":
+            continue
+        pattern = ".*".join(re.escape(part.strip()) for part in line.split("…"))
+        found = [i for i in range(at, len(lines)) if re.fullmatch(pattern, lines[i])]
+        assert found, f"the page shows {line!r}, and this was printed:\n{printed}"
+        at = found[0] + 1
+
+
+def _plain(line: str) -> str:
+    """A line without what may be another one: numbers are #, rules and spaces are one each."""
+    line = re.sub(r"[─━]+", "─", line)
+    line = re.sub(r"\d+([.,:]\d+)*", "#", line)
+    return " ".join(line.split())

@@ -1,0 +1,58 @@
+"""Every recipe has the shape of a recipe, and a test follows it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.recipe import NOT_RUN, RECIPES, ROOT, assert_shows, blocks
+
+PAGES = sorted(page for page in RECIPES.glob("*.md") if page.name != "index.md")
+
+PARTS = ("## What you see", "## What it costs", "## What to change")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_recipe_is_one_screen_with_the_same_parts_as_the_others(page: Path) -> None:
+    text = page.read_text()
+    lines = text.splitlines()
+    assert lines[0].startswith("# ")
+    assert lines[2].startswith("> "), "the sentence of the person who comes"
+    assert "\n**Needs:** " in text
+    assert [part for part in PARTS if f"\n{part}\n" not in text] == []
+    assert len(lines) <= 90
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_test_follows_each_recipe(page: Path) -> None:
+    tests = "".join(path.read_text() for path in sorted((ROOT / "tests/recipes").glob("test_*.py")))
+    assert f'recipe("{page.stem}"' in tests
+    text = page.read_text()
+    assert any(block.is_run for block in blocks(text))
+    left_out = [block.title for block in blocks(text) if block.title.startswith(NOT_RUN)]
+    assert all(len(title) > len(NOT_RUN) + 10 for title in left_out), "a reason"
+
+
+def test_each_recipe_stands_in_the_list_of_all() -> None:
+    index = (RECIPES / "index.md").read_text()
+    assert [page.stem for page in PAGES if f"]({page.name})" not in index] == []
+
+
+@pytest.mark.parametrize(
+    ("printed", "page", "shows"),
+    [
+        ("job 3: 17 rows\n", "job 1: 1,000 rows", True),
+        ("a\nb\nc\n", "a\nc", True),
+        ("a\nb\nc\n", "c\na", False),
+        ("took 3.1 s at 08:41\n", "took 2 s at 9:00", True),
+        ("reviews  done\n", "reviews failed", False),
+        ("path /x/y is there\n", "path … is there\n…", True),
+        ("path /x/y is gone\n", "path … is there", False),
+        ("━━━━ 5\n", "━━ 5", True),
+    ],
+)
+def test_a_page_shows_what_was_printed(printed: str, page: str, shows: bool) -> None:
+    if shows:
+        assert_shows(printed, page)
+    else:
+        with pytest.raises(AssertionError, match="the page shows"):
+            assert_shows(printed, page)
