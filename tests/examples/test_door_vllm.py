@@ -1,4 +1,4 @@
-"""The README's door for programs: the official client, a fleet of this machine, a real vLLM."""
+"""The door for programs as docs/batch-api.md opens it: the official client, a fleet of this machine, a real vLLM."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def lines(text: str) -> list[Any]:
 
 
 def batch(client: OpenAI, data: bytes, endpoint: Any) -> tuple[Any, list[Any], list[Any]]:
-    """What the README does, with what the two files hold at the end."""
+    """What the page does, with what the two files hold at the end."""
     file = client.files.create(file=("requests.jsonl", data), purpose="batch")
     made = client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window="24h")
 
@@ -63,7 +63,7 @@ def batch(client: OpenAI, data: bytes, endpoint: Any) -> tuple[Any, list[Any], l
     return done, results, errors
 
 
-def test_the_words_of_the_readme_lead_to_the_answers_that_run_gives(
+def test_the_words_of_the_page_lead_to_the_answers_that_run_gives(
     example: Callable[[str], Example],
 ) -> None:
     folder = example("openai_batch")
@@ -73,8 +73,8 @@ def test_the_words_of_the_readme_lead_to_the_answers_that_run_gives(
         "NIGHTSHIFT_SERVE_PORT": str(port),
         "NIGHTSHIFT_SERVE_MODELS": str(EXAMPLES / "reviews" / "models.yaml"),
     }
-    readme = (EXAMPLES.parent / "README.md").read_text()
-    [table] = re.findall(r"NIGHTSHIFT_SERVE_MODELS=(\S+)", readme)
+    page = (EXAMPLES.parent / "docs" / "batch-api.md").read_text()
+    [table] = re.findall(r"NIGHTSHIFT_SERVE_MODELS=(examples\S+)", page)
     assert (EXAMPLES.parent / table) == EXAMPLES / "reviews" / "models.yaml"
     with (folder.folder / "serve.log").open("wb") as log:
         server = subprocess.Popen(

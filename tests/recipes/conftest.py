@@ -10,13 +10,14 @@ from tests.support.recipe import RECIPES, Recipe
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Iterator[Callable[..., Recipe]]:
-    """`recipe(name, stand_ins)` is docs/recipes/NAME.md and an empty folder; what the page starts ends
-    with the test.
+    """`recipe(name, stand_ins)` is docs/recipes/NAME.md, or the page at a path, and an empty folder; what
+    the page starts ends with the test.
     """
     opened: list[Recipe] = []
 
-    def open_page(name: str, stand_ins: dict[str, object] | None = None) -> Recipe:
-        opened.append(Recipe(RECIPES / f"{name}.md", tmp_path / name, stand_ins or {}))
+    def open_page(name: str | Path, stand_ins: dict[str, object] | None = None) -> Recipe:
+        page = RECIPES / f"{name}.md" if isinstance(name, str) else name
+        opened.append(Recipe(page, tmp_path / page.stem, stand_ins or {}))
         return opened[-1]
 
     yield open_page

@@ -55,17 +55,17 @@ def test_every_test_that_a_promise_names_exists() -> None:
     assert all("](../tests/" in line for line in promises)
 
 
-def test_every_example_stands_in_the_readme_and_is_run_by_a_test() -> None:
+def test_every_example_stands_in_the_list_of_all_and_is_run_by_a_test() -> None:
     root = DOCS.parent
-    page = (root / "README.md").read_text()
+    page = (root / "examples" / "README.md").read_text()
     tests = "".join(path.read_text() for path in sorted((root / "tests").rglob("test_*.py")))
     for example in sorted(path.name for path in (root / "examples").iterdir() if path.is_dir()):
-        assert f"](examples/{example})" in page
+        assert f"]({example})" in page
         assert f'example("{example}")' in tests or example == "reviews", f"no test runs {example}"
 
 
 def test_every_link_of_the_pages_leads_somewhere() -> None:
-    pages = [DOCS.parent / "README.md", *DOCS.rglob("*.md"), *DOCS.parent.glob("examples/*/*.md")]
+    pages = [DOCS.parent / "README.md", *DOCS.rglob("*.md"), *DOCS.parent.glob("examples/**/*.md")]
     for page in pages:
         for link in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
             assert "://" in link or (page.parent / link).exists(), f"{page.name}: {link}"
@@ -102,7 +102,7 @@ def test_no_page_names_a_metric_that_is_not_exported() -> None:
 
 def test_every_setting_that_a_page_names_can_be_set() -> None:
     settings = {f"NIGHTSHIFT_{name.upper()}" for name in Settings.model_fields}
-    pages = [DOCS.parent / "README.md", *DOCS.rglob("*.md"), *DOCS.parent.glob("examples/*/*.md")]
+    pages = [DOCS.parent / "README.md", *DOCS.rglob("*.md"), *DOCS.parent.glob("examples/**/*.md")]
     for page in pages:
         named = set(re.findall(r"NIGHTSHIFT_[A-Z_]*[A-Z]", page.read_text()))
         assert named <= settings, f"{page.name}: {named - settings}"
@@ -111,7 +111,7 @@ def test_every_setting_that_a_page_names_can_be_set() -> None:
 def test_the_readme_is_short_and_its_job_is_the_same_in_yaml_and_in_flags() -> None:
     page = (DOCS.parent / "README.md").read_text()
     assert len(page.splitlines()) <= 120
-    [in_yaml] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    [in_yaml] = re.findall(r'```yaml title="job.yaml"\n(.*?)```', page, re.DOTALL)
     [in_flags] = re.findall(r"^nightshift run (\S+ --id .*?)\n```", page, re.DOTALL | re.MULTILINE)
     source, *flags = shlex.split(in_flags.replace("\\\n", " "))
     given = dict(zip(flags[::2], flags[1::2], strict=True))
@@ -120,20 +120,20 @@ def test_the_readme_is_short_and_its_job_is_the_same_in_yaml_and_in_flags() -> N
     assert job_spec(source, said) == spec.JobSpec.model_validate(yaml.safe_load(in_yaml))
 
 
-def test_the_door_of_the_readme_opens_with_files_that_are_there() -> None:
+def test_the_door_for_programs_opens_with_files_that_are_there() -> None:
     from nightshift.producer.serve import model_table
 
     root = DOCS.parent
-    page = (root / "README.md").read_text()
-    [table] = re.findall(r"NIGHTSHIFT_SERVE_MODELS=(\S+)", page)
-    [code] = re.findall(r"```python\n(import openai.*?)```", page, re.DOTALL)
-    [requests] = re.findall(r'open\("(.*?)"', code)
+    page = (DOCS / "batch-api.md").read_text()
+    [table] = re.findall(r"NIGHTSHIFT_SERVE_MODELS=(examples\S+)", page)
+    [code] = re.findall(r"```python\n(from openai.*?)```", page, re.DOTALL)
+    [requests] = re.findall(r'open\("(examples.*?)"', page)
     served = model_table.load(root / table)
     bodies = [json.loads(row)["body"] for row in (root / requests).read_text().splitlines()]
     assert {body["model"] for body in bodies} <= set(served.models)
     [engine] = [served.models[name].engine for name in {body["model"] for body in bodies}]
     assert (Path(engine.model_dump()["model"]) / "config.json").is_file()
-    compile(code, "README.md", "exec")
+    compile(code, "batch-api.md", "exec")
 
 
 PATH = re.compile(
