@@ -47,12 +47,16 @@ COLLECT ?=
 # Size of the file that `make bench-serve` sends up and down.
 BYTES ?= 256MB
 
+# The repository's address on its host, which `make site` links files to; and where the site goes.
+REPO ?=
+SITE ?= $(VENV)/site
+
 # How long the simulated fleet of `make bench-scale` works.
 SECONDS ?= 120
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-busy test-hammer deploy-check faults faults-long faults-mutants without-wings bench bench-long bench-peers bench-engine bench-control \
-	bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-serve bench-console bench-arranged bench-pass bench-tokenizing bench-embed bench-row-cost bench-hold gpu-check lint docs format clean
+	bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-serve bench-console bench-arranged bench-pass bench-tokenizing bench-embed bench-row-cost bench-hold gpu-check lint docs site format clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -202,6 +206,11 @@ docs: $(READY)  ## Write the tables of docs/spec.md, settings.md and tables.md a
 	$(BIN)/python docs/settings_tables.py
 	$(BIN)/python docs/types_table.py
 	$(BIN)/python docs/python_reference.py
+
+# Without the variable Material tells of its end of life, which docs/decisions/0044 is about.
+site: $(READY)  ## Build the docs as a site with search, in .venv/site; REPO=https://... is the repository's address for links
+	REPO='$(REPO)' NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --site-dir '$(abspath $(SITE))'
+	@echo "the site is in $(SITE): $(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE)"
 
 format: $(READY)  ## Let ruff mend what it can
 	$(BIN)/ruff check --fix .
