@@ -48,7 +48,9 @@ class Links(Treeprocessor):
         if not target or ":" in target or target.startswith("/"):
             return
         path = normpath(PurePosixPath(TOP.get(self.page, f"docs/{self.page}")).parent / target)
-        page = next((page for page, file in TOP.items() if file == path), path.removeprefix("docs/"))
+        page = next(
+            (page for page, file in TOP.items() if file == path), path.removeprefix("docs/")
+        )
         if page in self.pages:
             element.set(name, relpath(page, PurePosixPath(self.page).parent) + mark + anchor)
         elif not (ROOT / path).exists():

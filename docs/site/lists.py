@@ -25,14 +25,21 @@ def rewritten(markdown: str) -> str:
     wider = [0] * len(lines)
     before: set[int] = set()
     for token in MarkdownIt("gfm-like", {"linkify": False}).parse(markdown):
-        if token.map is None or token.type not in {"list_item_open", "bullet_list_open", "ordered_list_open"}:
+        if token.map is None or token.type not in {
+            "list_item_open",
+            "bullet_list_open",
+            "ordered_list_open",
+        }:
             continue
         first, end = token.map
         if token.type != "list_item_open":
-            before.add(first)
+            if token.level == 0:
+                before.add(first)
         elif (marker := MARKER.match(lines[first])) is not None:
             for line in range(first + 1, end):
                 wider[line] += max(COLUMNS - len(marker[1]), 0)
+            if not all(line.strip() for line in lines[first:end]):
+                before.add(end)
     out: list[str] = []
     for number, line in enumerate(lines):
         if number in before and out and out[-1].strip():
