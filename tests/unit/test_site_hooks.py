@@ -76,7 +76,12 @@ LINKS = {
     "a page": ("decisions/0001.md", "../spec.md#input", "", ("a", "../spec.md#input")),
     "the README": ("index.md", "../README.md", "", ("a", "readme.md")),
     "a page, from the README": ("readme.md", "docs/spec.md", "", ("a", "spec.md")),
-    "a picture, from the README": ("readme.md", "docs/pictures/a.png", "", ("a", "pictures/a.png")),
+    "a picture, from the README": (
+        "readme.md",
+        "docs/pictures/peers.svg",
+        "",
+        ("a", "pictures/peers.svg"),
+    ),
     "a file": ("spec.md", "../Makefile", "https://h/r", ("a", "https://h/r/blob/HEAD/Makefile")),
     "a folder": ("spec.md", "../tests", "https://h/r", ("a", "https://h/r/tree/HEAD/tests")),
     "a file without an address": ("spec.md", "../Makefile", "", ("span", None)),
@@ -93,7 +98,7 @@ def test_links_lead_to_pages_of_the_site_or_to_the_repository(case: str) -> None
     page, target, repository, wanted = LINKS[case]
     links = hook("links")["Links"](repository)
     links.page = page
-    links.pages = frozenset({"spec.md", "readme.md", "pictures/a.png", "decisions/0001.md"})
+    links.pages = frozenset({"spec.md", "readme.md", "pictures/peers.svg", "decisions/0001.md"})
     root = Element("div")
     link = SubElement(root, "a", {"href": target})
     links.run(root)
