@@ -47,7 +47,8 @@ COLLECT ?=
 # Size of the file that `make bench-serve` sends up and down.
 BYTES ?= 256MB
 
-# The repository's address on its host, which `make site` links files to; and where the site goes.
+# The repository's address on its host, which `make site` links files to; and the folder of the site, which
+# is emptied first.
 REPO ?=
 SITE ?= $(VENV)/site
 
