@@ -208,9 +208,10 @@ docs: $(READY)  ## Write the tables of docs/spec.md, settings.md and tables.md a
 	$(BIN)/python docs/types_table.py
 	$(BIN)/python docs/python_reference.py
 
-# Without the variable Material tells of its end of life, which docs/decisions/0044 is about.
+# Without the variable Material tells of its end of life, which docs/decisions/0044 is about. MkDocs counts no
+# warnings, and so is not strict, where it is told to be quiet.
 site: $(READY)  ## Build the docs as a site with search, in .venv/site; REPO=https://... is the repository's address for links
-	REPO='$(REPO)' NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --site-dir '$(abspath $(SITE))'
+	REPO='$(REPO)' NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir '$(abspath $(SITE))'
 	@echo "the site is in $(SITE): $(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE)"
 
 format: $(READY)  ## Let ruff mend what it can

@@ -39,6 +39,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site without an address of the repository."""
     folder = tmp_path_factory.mktemp("site")
     said = site_pages.make_site(folder)
+    assert "Documentation built" in said, "a quiet build counts no warnings"
     assert "WARNING -" not in said
     assert f"the site is in {folder}" in said
     return folder
