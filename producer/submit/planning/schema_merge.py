@@ -43,8 +43,9 @@ def merge_schemas(
         for column in schema:
             _agree(uri, column, fixed, used=columns is None or column.name in columns)
     for uri, schema in strict:
+        there = set(schema.names)  # Arrow makes the list anew each time
         for name in fixed.keys() | merged.keys() if columns is None else columns:
-            if name not in schema.names and (name in fixed or name in merged):
+            if name not in there and (name in fixed or name in merged):
                 raise BadInput(f"{uri} has no column {name!r}, which other input files have")
     types = merged | {
         name: kind
