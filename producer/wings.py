@@ -32,6 +32,7 @@ from typing import Any
 INSTALLED = (
     "archive",
     "doctor",
+    "draft",
     "estimate",
     "explain",
     "judge",

@@ -17,6 +17,7 @@ HOME = Path(__file__).parents[1]
 ALL_WINGS = (
     "unit/test_advice.py::test_every_command_that_a_sentence_names",
     "unit/test_docs.py::test_every_path_of_the_repository",
+    "unit/test_docs.py::test_the_page_of_commands_has_them",
     "unit/test_duties.py::test_every_duty_is_in_the_table_once",
     "unit/test_mutants.py",
 )
@@ -24,6 +25,12 @@ ALL_WINGS = (
 duties that are counted, the protections."""
 
 ABOUT = {
+    "draft": (
+        "unit/test_cli.py::test_every_command_explains_itself[init]",
+        "unit/test_cli.py::test_help_begins_with_the_first_week",
+        "unit/test_cli.py::test_help_names_every_command",
+        "unit/test_draft.py",
+    ),
     "judge": (
         "integration/test_judge",
         "unit/test_cli.py::test_every_command_explains_itself[judge]",
