@@ -202,11 +202,12 @@ lint: $(READY)  ## ruff, mypy --strict, import-linter
 bench-console: $(READY)  ## Measure the console's pages over a job of a million batches, and 200 open pages
 	$(BIN)/python -m benchmarks.console
 
-docs: $(READY)  ## Write the tables of docs/spec.md, settings.md and tables.md and the reference of docs/python.md from the code
+docs: $(READY)  ## Write the tables of docs/spec.md, settings.md and tables.md, the reference of docs/python.md and the schemas of specs from the code
 	$(BIN)/python docs/spec_tables.py
 	$(BIN)/python docs/settings_tables.py
 	$(BIN)/python docs/types_table.py
 	$(BIN)/python docs/python_reference.py
+	$(BIN)/python docs/spec_schemas.py
 
 # Without the variable Material tells of its end of life, which docs/decisions/0044 is about. MkDocs counts no
 # warnings, and so is not strict, where it is told to be quiet.

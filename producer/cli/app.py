@@ -20,6 +20,7 @@ from nightshift.producer.cli import (
     look,
     results,
     run,
+    schema,
 )
 from nightshift.producer.cli.command import Command
 
@@ -55,6 +56,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         fleet.reaper,
         fleet.alive,
     ),
+    "Shell and editor": (schema.schema,),
 }
 """The commands of the core; wings add theirs."""
 
