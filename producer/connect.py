@@ -36,6 +36,18 @@ def has_ledger(settings: Settings) -> bool:
     return settings.database_url is not None or (settings.home / "postgres").is_dir()
 
 
+def known_url(settings: Settings) -> str | None:
+    """The address of the ledger, as far as it is known without a look at any server: that of the environment, or
+    the one that a `nightshift run` has left in the home folder.
+    """
+    if settings.database_url is not None:
+        return settings.database_url
+    try:
+        return (settings.home.absolute() / "database_url").read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
+
 def refuse_no_ledger(home: Path) -> None:
     """Raises BadInput for a home folder without an embedded ledger."""
     if not (home / "postgres").is_dir():
@@ -49,7 +61,7 @@ def refuse_no_ledger(home: Path) -> None:
 def _embedded(stack: ExitStack, settings: Settings, connections: int) -> tuple[Ledger, bool]:
     home = settings.home.absolute()
     refuse_no_ledger(home)
-    running = _running(stack, home, settings, connections)
+    running = _running(stack, settings, connections)
     if isinstance(running, Ledger):
         return running, False
     # Only here are the programs of the wheels needed.
@@ -69,15 +81,12 @@ def _embedded(stack: ExitStack, settings: Settings, connections: int) -> tuple[L
     return _connect(stack, url, settings, connections), True
 
 
-def _running(
-    stack: ExitStack, home: Path, settings: Settings, connections: int
-) -> Ledger | Retryable | None:
+def _running(stack: ExitStack, settings: Settings, connections: int) -> Ledger | Retryable | None:
     """The ledger that a `nightshift run` keeps up now, at the address in its file; why it does not answer
     there; None where there is no file, or something else has the port.
     """
-    try:
-        url = (home / "database_url").read_text(encoding="utf-8").strip()
-    except OSError:
+    url = known_url(settings)
+    if url is None:
         return None
     ledger = _connect(stack, url, settings, connections)
     try:

@@ -14,6 +14,7 @@ from nightshift.common.exit_codes import ExitCode
 from nightshift.common.text import one_line
 from nightshift.producer import wings
 from nightshift.producer.cli import (
+    completion,
     control,
     fleet,
     inspect,
@@ -56,7 +57,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         fleet.reaper,
         fleet.alive,
     ),
-    "Shell and editor": (schema.schema,),
+    "Shell and editor": (completion.completion, schema.schema),
 }
 """The commands of the core; wings add theirs."""
 
@@ -124,6 +125,11 @@ for command in commands():
 
 for old in OLD_SPELLINGS:
     app.command(Command("Control", old).called, hidden=True)(old)
+
+
+app.command(completion.ASK, hidden=True, context_settings={"ignore_unknown_options": True})(
+    completion.ask
+)
 
 
 def _show_version(asked: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nightshift.common.errors import BadInput
+from nightshift.producer.cli import proposals
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,10 +22,21 @@ if TYPE_CHECKING:
     from nightshift.producer.control.answer import Answer
 
 JobName = Annotated[
-    str, typer.Argument(metavar="JOB", help="Number or name of a job.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="Number or name of a job.",
+        show_default=False,
+        autocompletion=proposals.jobs,
+    ),
 ]
 SomeJob = Annotated[
-    str | None, typer.Argument(metavar="[JOB]", help="Number or name; all jobs without one.")
+    str | None,
+    typer.Argument(
+        metavar="[JOB]",
+        help="Number or name; all jobs without one.",
+        autocompletion=proposals.jobs,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 Seed = Annotated[int, typer.Option(help="Another seed draws other rows.")]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from nightshift.common.errors import BadInput
-from nightshift.producer.cli import context
+from nightshift.producer.cli import context, proposals
 
 
 def pause(job: context.JobName, *, as_json: context.AsJson = False) -> None:
@@ -51,7 +51,11 @@ def set_(
     priority: Annotated[str | None, typer.Option(metavar="N", help="Higher goes first.")] = None,
     pool: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Batches that are under way end where they are."),
+        typer.Option(
+            metavar="NAME",
+            help="Batches that are under way end where they are.",
+            autocompletion=proposals.pools,
+        ),
     ] = None,
     weight: Annotated[
         str | None,
@@ -76,7 +80,7 @@ def set_(
     ] = None,
     as_json: context.AsJson = False,
 ) -> None:
-    """Change a job that is under way: its priority, pool, weight, limits or model revision.
+    """Change a job under way: its priority, pool, weight, limits or model revision.
 
     Batches that wait follow within a second; those under way end as they began. The job keeps its
     identity: the spec that it was submitted with still finds it.
@@ -106,7 +110,10 @@ def retry(
     failed: Annotated[bool, typer.Option("--failed", help="Every row that failed.")] = False,
     dead: Annotated[bool, typer.Option("--dead", help="What failed in dead batches.")] = False,
     kind: Annotated[
-        str | None, typer.Option(help="Of --failed, rows that failed like this.")
+        str | None,
+        typer.Option(
+            help="Of --failed, rows that failed like this.", autocompletion=proposals.error_kinds
+        ),
     ] = None,
     message: Annotated[
         str | None,
@@ -122,7 +129,7 @@ def retry(
     ] = False,
     as_json: context.AsJson = False,
 ) -> None:
-    """Run failed rows again, or with --lost rows whose part is gone; rows that have an answer keep it.
+    """Run failed rows again, or with --lost rows whose part is gone; answers are kept.
 
     The new answers go into the parts of the old ones. Until then the rows count as open and are
     not listed as failed; if the job is cancelled before, they keep their old error. Rows of dead
@@ -201,7 +208,7 @@ def release(
     ] = False,
     as_json: context.AsJson = False,
 ) -> None:
-    """Release what a worker or a first load holds: a batch, uncharged, or the revision of the model.
+    """Release what a worker or a first load holds: a batch, or the revision of a model.
 
     A released batch may be claimed by another worker; its old owner drops the rows. A released revision is
     for one that is gone, or a model that moved on under a branch name: the next load decides, for every job
@@ -231,7 +238,7 @@ def delete(
     ] = False,
     as_json: context.AsJson = False,
 ) -> None:
-    """Delete a job that is over from the ledger; its output stays, unless --output says otherwise.
+    """Delete a job that is over from the ledger; without --output its output stays.
 
     Who deleted it stays in the audit log. A command that was cut off is given again, and goes on.
     """

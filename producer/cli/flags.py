@@ -9,17 +9,19 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from nightshift.producer.cli import proposals
+
 # Ruff does not see that each default below is a field of the dataclass:
 # ruff: noqa: RUF009
 
 
-def _flag(panel: str, place: str, text: str, *names: str) -> Any:
+def _flag(panel: str, place: str, text: str, *names: str, propose: Any = None) -> Any:
     """A field that is None without its flag, and carries the option for Typer.
 
     The `place` is that of the value in a spec. `names` are those of the option, if there is
-    another one than that of the field.
+    another one than that of the field; `propose` completes the value in a shell.
     """
-    option = typer.Option(*names, help=text, rich_help_panel=panel)
+    option = typer.Option(*names, help=text, rich_help_panel=panel, autocompletion=propose)
     return field(default=None, metadata={"option": option, "place": place})
 
 
@@ -88,7 +90,9 @@ class Flags:
     watch: str | None = _where(
         "input.watch", "Look for new files again and again, with this pause: 30s, 5m, 1h."
     )
-    pool: str | None = _where("pool", "Group of workers that may run the job.")
+    pool: str | None = _where(
+        "pool", "Group of workers that may run the job.", propose=proposals.pools
+    )
     priority: int | None = _where("priority", "Higher goes first.")
     max_parallel: int | None = _where(
         "limits.max_parallel", "Batches of the job under way at once."

@@ -9,7 +9,7 @@ import typer
 
 from nightshift.common.errors import BadInput
 from nightshift.common.processes import signals
-from nightshift.producer.cli import context
+from nightshift.producer.cli import context, proposals
 
 Machine = Annotated[
     str,
@@ -18,14 +18,16 @@ Machine = Annotated[
         help="A host, a worker as `nightshift-worker` logs it (s-…), one of its slots (s-…/0), or the "
         "child that a slot has (w-…).",
         show_default=False,
+        autocompletion=proposals.machines,
     ),
 ]
 
 
 def drain(machine: Machine, *, as_json: context.AsJson = False) -> None:
-    """Empty a worker or a host: finish what fits in NIGHTSHIFT_DRAIN_SECONDS, give the rest back.
+    """Empty a worker or a host: finish what fits in the drain time, give the rest back.
 
-    No new engine is started there until `nightshift uncordon`, also after a restart of the host.
+    The drain time is NIGHTSHIFT_DRAIN_SECONDS of the worker. No new engine is started there until
+    `nightshift uncordon`, also after a restart of the host.
     """
     from nightshift.producer.control import machines
 
@@ -35,7 +37,7 @@ def drain(machine: Machine, *, as_json: context.AsJson = False) -> None:
 
 
 def cordon(machine: Machine, *, as_json: context.AsJson = False) -> None:
-    """Give a worker or a host no new work; batches that it holds run to their end, engines stay warm."""
+    """Give a worker or a host no new work; what it holds ends as usual, engines stay warm."""
     from nightshift.producer.control import machines
 
     with context.ledger_of() as ledger:
@@ -60,8 +62,9 @@ def gc(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete what was found.")] = False,
     as_json: context.AsJson = False,
 ) -> None:
-    """Find what nobody needs: parts of attempts that never counted, deletions that were cut off; with
-    --home the embedded ledger of this folder, once its jobs are over.
+    """Find what nobody needs: parts that never counted, deletions that were cut off.
+
+    With --home it is about the embedded ledger of this folder, once its jobs are over.
     """
     from nightshift.producer.connect import open_ledger
     from nightshift.producer.control import garbage, homes
@@ -96,7 +99,7 @@ def migrate(*, as_json: context.AsJson = False) -> None:
 
 
 def reaper() -> None:
-    """Keep the fleet going: take back lost leases, hand out work, finish jobs; run two or more."""
+    """Take back lost leases, hand out work and finish jobs of a fleet; run two or more."""
     stop = threading.Event()
     signals.act_on({signal.SIGTERM: stop.set, signal.SIGINT: stop.set})
     from nightshift.common import logs

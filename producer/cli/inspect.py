@@ -5,17 +5,19 @@ from typing import Annotated
 import typer
 
 from nightshift.common.errors import BadInput
-from nightshift.producer.cli import context
+from nightshift.producer.cli import context, proposals
 
 Count = Annotated[int, typer.Option("-n", min=0, help="How many, the newest; 0 shows all.")]
 
 
 def workers(
-    pool: Annotated[str | None, typer.Option(help="Only this pool.")] = None,
+    pool: Annotated[
+        str | None, typer.Option(help="Only this pool.", autocompletion=proposals.pools)
+    ] = None,
     *,
     as_json: context.AsJson = False,
 ) -> None:
-    """Show every slot of every machine: its GPU, its engine, what it works on and how fast."""
+    """Show every slot of every machine: its GPU, its engine, its job and its speed."""
     from nightshift.producer.views import fleet_views
 
     with context.ledger_of() as ledger:
@@ -49,7 +51,8 @@ def history(
     outcome: Annotated[
         str | None,
         typer.Option(
-            help="Only leases with this outcome: done, split, released, failed, lost or running."
+            help="Only leases with this outcome: done, split, released, failed, lost or running.",
+            autocompletion=proposals.outcomes,
         ),
     ] = None,
     *,

@@ -8,7 +8,7 @@ import typer
 
 from nightshift.common.errors import BadInput
 from nightshift.common.exit_codes import ExitCode
-from nightshift.producer.cli import context
+from nightshift.producer.cli import context, proposals
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def wait(job: context.JobName, *, as_json: context.AsJson = False) -> None:
-    """Wait for a job; exits 0 all answered, 1 with row errors, 3 failed, paused or cancelled.
+    """Wait for a job; exits 0 all answered, 1 row errors, 3 failed, paused or cancelled.
 
     A job that watches its input (input.watch) stays open: the wait ends when everything that was
     found so far is done, with the exit code that the job would have if it ended now.
@@ -72,7 +72,10 @@ def status(
     job: context.SomeJob = None,
     state: Annotated[
         str | None,
-        typer.Option(help="Only jobs that are at work, waits, done, failed, paused or cancelled."),
+        typer.Option(
+            help="Only jobs that are at work, waits, done, failed, paused or cancelled.",
+            autocompletion=proposals.standings,
+        ),
     ] = None,
     needs_person: Annotated[
         bool, typer.Option("--needs-person", help="Only jobs that do not go on by themselves.")
@@ -150,7 +153,10 @@ def jobs(*, as_json: context.AsJson = False) -> None:
 
 def errors(
     job: context.JobName,
-    kind: Annotated[str | None, typer.Option(help="Only rows that failed like this.")] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(help="Only rows that failed like this.", autocompletion=proposals.error_kinds),
+    ] = None,
     count: Annotated[int, typer.Option("-n", min=1, help="How many rows.")] = 20,
     *,
     as_json: context.AsJson = False,

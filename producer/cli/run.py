@@ -11,7 +11,7 @@ import typer
 
 from nightshift.common.errors import BadInput
 from nightshift.common.exit_codes import ExitCode
-from nightshift.producer.cli import context
+from nightshift.producer.cli import context, proposals
 from nightshift.producer.cli.flags import Flags, takes_flags
 from nightshift.producer.cli.job_spec import job_spec
 
@@ -137,6 +137,7 @@ def submit(
         str | None,
         typer.Option(
             metavar="JOB",
+            autocompletion=proposals.jobs,
             help="Add files to this job in place of a new one: those named, or what is new in the "
             "job's own input.",
         ),
