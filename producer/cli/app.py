@@ -4,6 +4,7 @@ What a command needs is imported when it runs, so that `nightshift --help` answe
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -61,6 +62,16 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
 }
 """The commands of the core; wings add theirs."""
 
+FIRST_WEEK = ("init", "run", "status", "sample", "errors", "verify", "collect", "submit")
+"""What a first week needs, in the order in which people need it: a spec, its run, a look at the answers and at
+what failed, the proof, the file, and the fleet. `--help` shows these before the other panels.
+"""
+
+FIRST_PANEL = "First week"
+
+HELP_COLUMNS = 100
+"""Widest `--help`: with it the first sentence of each command has one line."""
+
 OLD_SPELLINGS = (control.redo, control.unpin)
 """Commands that work as before, and that nothing names: flags of `retry` and `release` do the same."""
 
@@ -72,7 +83,7 @@ class OneSentence(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The first sentence of each command, below the name of its panel."""
-        for panel in PANELS:
+        for panel in (FIRST_PANEL, *PANELS):
             lines = [
                 (name, (command.help or "").split("\n\n")[0].replace("\n", " "))
                 for name, command in self.commands.items()
@@ -100,19 +111,22 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # see OneSentence
     no_args_is_help=True,
+    context_settings={"max_content_width": HELP_COLUMNS},
     pretty_exceptions_enable=False,
     help="Run a model over millions of rows: no row lost, none twice.",
 )
 
 
 def commands() -> list[Command]:
-    """Every command, panel by panel, in the order shown in `--help`."""
+    """Every command in the order shown in `--help`: those of the first week, then panel by panel."""
     found = [Command(panel, run) for panel, runs in PANELS.items() for run in runs]
     for of_wing in wings.offered("commands"):
         for command in of_wing:
             names = [each.called if each.panel == command.panel else "" for each in found]
             found.insert(names.index(command.before) if command.before else len(found), command)
-    return found
+    first = [replace(each, panel=FIRST_PANEL) for each in found if each.called in FIRST_WEEK]
+    first.sort(key=lambda each: FIRST_WEEK.index(each.called))
+    return first + [each for each in found if each.called not in FIRST_WEEK]
 
 
 for command in commands():

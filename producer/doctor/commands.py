@@ -7,7 +7,7 @@ from nightshift.producer.cli import context
 
 
 def doctor(*, as_json: context.AsJson = False) -> None:
-    """Check database, broker, storage, clock, GPUs and versions; exits 1 where something is wrong."""
+    """Check database, broker, storage, clock, GPUs and versions; exits 1 with findings."""
     from nightshift.producer.doctor import checks
 
     found = []

@@ -23,7 +23,7 @@ def judge(
     ] = None,
     as_json: context.AsJson = False,
 ) -> None:
-    """Let a second job judge the answers of a finished one; says the score and how sure it is.
+    """Let a second job judge the answers of a finished one; says the score and its error.
 
     Runs here like `run`, or on the fleet that NIGHTSHIFT_DATABASE_URL names. Exits 0 when every
     row has a score, 1 when some have none, 3 when the judge did not come to its end.

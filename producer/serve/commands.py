@@ -54,7 +54,7 @@ def pages(
 def console_(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 0,
 ) -> None:
-    """Show jobs, rows and machines in a browser of this machine, by a link that opens them once.
+    """Show jobs, rows and machines in a browser of this machine, by a link for one use.
 
     The pages are those of `nightshift serve`, over the ledger of the environment or of this folder. Who
     follows the link may do everything. Ctrl-C ends the pages and nothing else.

@@ -50,7 +50,7 @@ def tune(
     ] = None,
     as_json: context.AsJson = False,
 ) -> None:
-    """Find the engine arguments that run a spec fastest here, and keep them for `args: auto`.
+    """Find the engine arguments that run a spec fastest here; kept for `args: auto`.
 
     Random rows of the input run with each combination, the fastest go on with more rows. A trial
     whose engine does not start or runs out of memory is a line in the table. Arguments that may change answers

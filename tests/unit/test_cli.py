@@ -1,5 +1,6 @@
 """The `nightshift` command without any server: help, refusals, exit codes."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,9 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from nightshift.producer.cli.app import app
+from nightshift.producer.cli.app import app, commands
 
 COMMANDS = (
+    "init",
     "run",
     "estimate",
     "submit",
@@ -29,6 +31,8 @@ COMMANDS = (
     "release",
     "migrate",
     "reaper",
+    "completion",
+    "schema",
 )
 ON_A_JOB = {
     "wait": [],
@@ -69,6 +73,22 @@ def test_every_command_explains_itself(command: str) -> None:
     assert "Usage" in result.stdout
 
 
+def test_help_begins_with_the_first_week_and_has_a_line_for_each_command() -> None:
+    said = CliRunner().invoke(app, ["--help"], terminal_width=98).stdout  # of a terminal of 100
+    first, *panels = re.findall(
+        r"^([A-Z][\w ]+):\n((?:  .+\n)+)", said.partition("Options:")[2], re.M
+    )
+    names = [line.split()[0] for line in first[1].splitlines()]
+    assert (first[0], names) == (
+        "First week",
+        ["init", "run", "status", "sample", "errors", "verify", "collect", "submit"],
+    )
+    assert [panel for panel, _ in panels] == ["Run", "Look", "Control", "Fleet", "Shell and editor"]
+    lines = [line for _, block in (first, *panels) for line in block.splitlines()]
+    assert len(lines) == len(commands())
+    assert all(re.match(r"  [a-z]+ +[A-Z].*\.$", line) for line in lines)
+
+
 def test_help_names_every_command() -> None:
     said = nightshift("--help").stdout
     assert all(command in said for command in COMMANDS)
@@ -76,7 +96,7 @@ def test_help_names_every_command() -> None:
 
 def test_help_loads_no_heavy_module() -> None:
     """`nightshift --help` answers at once: no SQLAlchemy, Arrow, pydantic or Celery."""
-    heavy = "sqlalchemy pyarrow pydantic celery psycopg jinja2 fsspec"
+    heavy = "sqlalchemy pyarrow pydantic celery psycopg jinja2 fsspec rich"
     script = (
         "import sys, typer.testing; from nightshift.producer.cli.app import app; "
         "typer.testing.CliRunner().invoke(app, ['--help']); "

@@ -12,10 +12,13 @@ import yaml
 from nightshift.common import spec
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry import metrics
+from nightshift.producer.cli.app import commands
 from nightshift.producer.cli.flags import Flags
 from nightshift.producer.cli.job_spec import job_spec
 
 DOCS = Path(__file__).parents[2] / "docs"
+
+CODE = re.compile(r"`([^`]+)`")
 
 
 def test_the_tables_of_the_spec_are_written_from_its_models() -> None:
@@ -62,6 +65,18 @@ def test_every_example_stands_in_the_list_of_all_and_is_run_by_a_test() -> None:
     for example in sorted(path.name for path in (root / "examples").iterdir() if path.is_dir()):
         assert f"]({example})" in page
         assert f'example("{example}")' in tests, f"no test runs {example}"
+
+
+def test_the_page_of_commands_has_them_in_the_order_of_the_help() -> None:
+    page = (DOCS / "commands.md").read_text()
+    for panel in dict.fromkeys(command.panel for command in commands()):
+        [section] = re.findall(rf"^## {panel}\n(.*?)(?=^## )", page, re.DOTALL | re.MULTILINE)
+        cells = re.findall(r"^\| (`nightshift [^|]+) \|", section, re.MULTILINE)
+        named = [word.removeprefix("nightshift ") for cell in cells for word in CODE.findall(cell)]
+        told = dict.fromkeys(word.split()[0] for word in named if word[0].islower())
+        shown = [command.called for command in commands() if command.panel == panel]
+        assert [word for word in told if word in shown] == shown
+        assert set(told) - set(shown) <= {"run"}  # a flag that two commands have
 
 
 def test_every_link_of_the_pages_leads_somewhere() -> None:
