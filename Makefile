@@ -81,13 +81,18 @@ demo: $(READY)  ## Run 2,000 held-out reviews through the whole fleet on one mac
 test: $(READY)  ## Pass the tests of what protects a row, a lease and a user's first hour, in minutes
 	$(TESTS) -m 'not slow' tests
 
-test-slow: $(READY) $(VENV)/.browser  ## Pass the other tests; those in a browser leave pictures in .venv/screenshots
+test-slow: $(READY) $(VENV)/.browser $(VENV)/.launch  ## Pass the other tests; those in a browser leave pictures in .venv/screenshots
 	$(TESTS) -m slow tests
 
 # Debian's Chromium, in .venv/chromium, where this machine has no browser.
 $(VENV)/.browser: $(READY) tests/browser/chromium.py
 	$(BIN)/python -m tests.browser.chromium
 	touch $(VENV)/.browser
+
+# Debian's Slurm and SSH server, in .venv/launch, where this machine has none.
+$(VENV)/.launch: $(READY) tests/launch/programs.py
+	$(BIN)/python -m tests.launch.programs
+	touch $(VENV)/.launch
 
 # Each loop looks many times a second whether this target still runs, and ends with it; at last it
 # ends after BUSY_SECONDS.
@@ -97,7 +102,7 @@ test-busy: $(READY)  ## Pass `make test` while two loops keep two cores busy
 	$(MAKE) test
 
 # What is kept lies in .venv/hammer, and the same command goes on there; remove the folder to begin anew.
-test-hammer: $(READY) $(VENV)/.browser  ## See every test three times and the restless ones ten times, under changing load, in parts that go on; HAMMER='--parts 3'
+test-hammer: $(READY) $(VENV)/.browser $(VENV)/.launch  ## See every test three times and the restless ones ten times, under changing load, in parts that go on; HAMMER='--parts 3'
 	$(BIN)/python -m tests.hammer $(HAMMER)
 
 deploy-check: $(READY)  ## Check Dockerfile, compose file and manifests, without a container engine

@@ -27,6 +27,7 @@ answers; its tests get the marks `vllm` and `slow`.
 FOLDERS = (
     "faults",
     "browser",
+    "launch",
     "examples",
     "recipes",
     "packaging",

@@ -1,5 +1,6 @@
 """The `nightshift-worker` command: serves one pool with the engines of this machine."""
 
+import math
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ from nightshift.common.ledger import Ledger, schema
 from nightshift.common.permits import engine_args
 from nightshift.common.processes import signals
 from nightshift.common.settings import load_settings, visible_gpus
+from nightshift.common.spec.finish_by import duration
 from nightshift.common.telemetry import step_table, steps
 from nightshift.common.telemetry.steps import Step, StepFile
 from nightshift.worker.supervisor import probes
@@ -54,6 +56,13 @@ def serve(
             "NIGHTSHIFT_PREEMPT_SECONDS. SIGUSR1 says the same.",
         ),
     ] = None,
+    leave_idle: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="Drain and exit 0 after so long with nothing to do, such as 10m; default never.",
+        ),
+    ] = None,
     supervisor_id: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run engines for a pool until SIGTERM, then drain: finish, commit, release, exit 0."""
@@ -65,6 +74,7 @@ def serve(
         raise BadInput("NIGHTSHIFT_DATABASE_URL is not set: a worker needs the ledger")
     engine_args.words(settings.allowed_engine_args or ())
     profile = None if profile is None else steps.checked(profile)
+    leave_idle_seconds = math.inf if leave_idle is None else idle_seconds(leave_idle)
     gpus = visible_gpus()
     # Short answers: the supervisor waits for them, and neither drains nor sees a child end meanwhile.
     ledger = Ledger(
@@ -84,6 +94,7 @@ def serve(
             profile=profile,
             metrics=metrics,
             preempt_file=preempt_file,
+            leave_idle_seconds=leave_idle_seconds,
         )
         StepFile(profile, {"supervisor": supervisor.identity}).note(Step.WORKER)
         _run_until_signal(supervisor, ledger)
@@ -108,6 +119,14 @@ def slot_count(wanted: int | None, gpus: int) -> int:
             "none)"
         )
     return slots
+
+
+def idle_seconds(text: str) -> float:
+    """The seconds of `--leave-idle`. Raises BadInput where the text is no duration above 0."""
+    try:
+        return duration(text).total_seconds()
+    except ValueError as error:
+        raise BadInput(f"--leave-idle: {error}") from error
 
 
 def _run_until_signal(supervisor: Supervisor, ledger: Ledger) -> None:

@@ -71,15 +71,21 @@ def _read(text: str, now: datetime, zone: tzinfo | None) -> datetime:
     return _local(found, zone) if found.tzinfo is None else found
 
 
-def _after(now: datetime, text: str, zone: tzinfo | None) -> datetime:
+def duration(text: str) -> timedelta:
+    """The length of a duration such as 8h or 90m. Raises ValueError where the text is none, or is not above 0
+    and up to ten years.
+    """
     try:
-        length = durationpy.from_str(text)
+        found: timedelta = durationpy.from_str(text)
     except ValueError as error:
         raise ValueError(f"{text!r} is no duration: give one such as 8h or 90m") from error
-    if not timedelta() < length <= LONGEST:
-        raise ValueError(f"{text} is no time to finish in: give one above 0 and up to ten years")
-    found: datetime = (now.astimezone(UTC) + length).astimezone(zone)
+    if not timedelta() < found <= LONGEST:
+        raise ValueError(f"{text} is no length of time: give one above 0 and up to ten years")
     return found
+
+
+def _after(now: datetime, text: str, zone: tzinfo | None) -> datetime:
+    return (now.astimezone(UTC) + duration(text)).astimezone(zone)
 
 
 def _next(now: datetime, text: str, hour: int, minute: int, zone: tzinfo | None) -> datetime:

@@ -2,11 +2,11 @@
 unpacked there, with the libraries that this machine lacks. Nothing is installed outside of the folder.
 """
 
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.support import debian
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -22,8 +22,6 @@ FONTS = """<?xml version="1.0"?>
 <match><edit name="family" mode="append"><string>DejaVu Sans</string></edit></match>
 </fontconfig>
 """
-
-FETCH_SECONDS = 600
 
 
 def found() -> tuple[Path, dict[str, str]] | None:
@@ -41,50 +39,16 @@ def found() -> tuple[Path, dict[str, str]] | None:
 
 def fetch(folder: Path) -> None:
     """Unpacks Chromium below a folder, with what this machine lacks of its dependencies."""
-    part = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    lists, cache, root = (part / name for name in ("lists", "cache", "root"))
-    for made in (lists / "partial", cache / "archives/partial", root):
-        made.mkdir(parents=True, exist_ok=True)
-    apt = ["apt-get", "--quiet", "--quiet", "--option", f"Dir::State::Lists={lists}"]
-    apt += ["--option", f"Dir::Cache={cache}", "--option", "Debug::NoLocking=true"]
-    apt += ["--option", "APT::Sandbox::User="]
-    _ran([*apt, "update"])
-    chosen = ["--download-only", "--no-install-recommends", "--yes", "install", *PACKAGES]
-    _ran([*apt, *chosen])
-    for package in sorted((cache / "archives").glob("*.deb")):
-        _ran(["dpkg-deb", "--extract", str(package), str(root)])
-    fonts = FONTS.format(fonts=folder / "root/usr/share/fonts", cache=folder / "fonts")
-    (part / "fonts.conf").write_text(fonts)
-    shutil.rmtree(cache)
-    shutil.rmtree(lists)
-    part.rename(folder)  # a fetch that was cut off leaves nothing that looks whole
-
-
-def _ran(command: list[str]) -> None:
-    subprocess.run(
-        command,
-        check=True,
-        timeout=FETCH_SECONDS,
-        stdout=subprocess.DEVNULL,
-        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-    )
-
-
-def is_debian() -> bool:
-    """Whether this machine's packages are Debian's; Ubuntu's chromium is a stub that asks for snap."""
-    try:
-        lines = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return False
-    return "ID=debian" in lines
+    with debian.unpacked(folder, PACKAGES) as part:
+        fonts = FONTS.format(fonts=folder / "root/usr/share/fonts", cache=folder / "fonts")
+        (part / "fonts.conf").write_text(fonts)
 
 
 def main() -> None:
     """Sees to it that there is a browser. On other systems than Debian its tests are skipped without one."""
     if found() is not None:
         return
-    if not is_debian():
+    if not debian.is_here():
         print("no Chromium here, and no Debian: the tests of the console in a browser are skipped")
         return
     fetch(FOLDER)

@@ -226,6 +226,13 @@ def test_a_host_that_was_killed_while_it_was_idle_costs_no_row(host: Host) -> No
     assert columns(outcomes[0])["pid"] != pid
 
 
+def test_a_host_stays_at_the_sigterm_that_a_batch_system_sends_to_all_processes(host: Host) -> None:
+    engine = host("callables:leaky")
+    pid = columns(outcomes_of(engine, [{"n": 0}])[0])["pid"]
+    psutil.Process(pid).terminate()
+    assert columns(outcomes_of(engine, [{"n": 1}])[0])["pid"] == pid
+
+
 def test_a_closed_engine_ends_a_call_that_never_returns(host: Host) -> None:
     already = set(psutil.Process().children(recursive=True))
     engine = host("callables:obey")

@@ -1,5 +1,6 @@
 """The supervisor of one machine: one child a slot, its engine as the plan of the pool says."""
 
+import math
 import socket
 import threading
 import time
@@ -30,6 +31,7 @@ from nightshift.common.settings import Settings
 from nightshift.worker.supervisor import planning, starting
 from nightshift.worker.supervisor.channel import Word
 from nightshift.worker.supervisor.children import ChildConfig, EndedChild, Slot, load_policy
+from nightshift.worker.supervisor.idleness import Idleness
 from nightshift.worker.supervisor.liveness import SupervisorLiveness, hung_seconds
 from nightshift.worker.telemetry.gpus import GpuFigures
 from nightshift.worker.telemetry.machine import MachineMetrics
@@ -53,7 +55,8 @@ class Supervisor:
     """Keeps `slot_count` children of one pool alive until it is asked to stop.
 
     With `engine_key` it serves that engine alone. `profile` is the file for the children's times.
-    A `preempt_file` says by being there that the machine is taken away.
+    A `preempt_file` says by being there that the machine is taken away. After `leave_idle_seconds` with
+    nothing to do the supervisor stops by itself.
     """
 
     ledger: Ledger
@@ -66,6 +69,7 @@ class Supervisor:
     profile: Path | None
     metrics: MachineMetrics
     preempt_file: Path | None = None
+    leave_idle_seconds: float = math.inf
 
     def __post_init__(self) -> None:
         each = len(self.gpus) // self.slot_count
@@ -83,6 +87,7 @@ class Supervisor:
         self._schema_mismatch: SchemaMismatch | None = None
         self._chosen_at = 0.0
         self._asking_since: float | None = None
+        self._idleness = Idleness()
         self._ledger_heard_since = time.monotonic()
         self._machine = Machine(self.identity, self.pool, socket.gethostname(), self.engine_key)
         self.metrics.watch(lambda: [slot.shown_state for slot in self.slots])
@@ -152,6 +157,7 @@ class Supervisor:
             self.stop()
         except NightshiftError as error:
             self._ledger_heard_since = time.monotonic()
+            self._idleness = self._idleness.after(self._ledger_heard_since, None)
             log.warning("choose_failed", error=str(error))
         finally:
             self._asking_since = None
@@ -225,7 +231,12 @@ class Supervisor:
 
     def choose(self) -> None:
         """Lets each slot have the engine that the plan of the pool says."""
-        for slot, order in zip(self.slots, self._orders(), strict=True):
+        orders, is_old = self._orders()
+        self._obey(orders)
+        self._leave_if_idle(None if is_old else orders)
+
+    def _obey(self, orders: Sequence[SlotOrder]) -> None:
+        for slot, order in zip(self.slots, orders, strict=True):
             if order.state is not None:
                 slot.state = order.state
             if slot.config is None:
@@ -247,8 +258,25 @@ class Supervisor:
                     log.info("child_replaced", worker_id=slot.config.id, slot=slot.number)
                     slot.leave()
 
-    def _orders(self) -> list[SlotOrder]:
-        """Tells the ledger what the slots have; what each should have, by a plan of this moment."""
+    def _leave_if_idle(self, orders: Sequence[SlotOrder] | None) -> None:
+        """Stops once all slots have had nothing to do for long enough; None where no plan is of this moment."""
+        seen = None
+        if orders is not None:
+            states = [slot.shown_state for slot in self.slots]
+            seen = list(zip(states, orders, strict=True))
+        self._idleness = self._idleness.after(time.monotonic(), seen)
+        if seen is None or self._idleness.seconds < self.leave_idle_seconds:
+            return
+        with self.ledger.transaction() as connection:
+            if slots.backs_off(connection, self._machine):
+                return
+        log.info("idle_worker_leaves", idle_seconds=round(self._idleness.seconds, 1))
+        self.stop()
+
+    def _orders(self) -> tuple[list[SlotOrder], bool]:
+        """Tells the ledger what the slots have; what each should have. The second value says that no plan of
+        this moment is behind that.
+        """
         orders, is_old = self.reported()
         if is_old:
             self._liveness.step(self.slots)
@@ -257,8 +285,9 @@ class Supervisor:
             except NightshiftError as error:
                 log.warning("plan_failed", error=str(error))
             else:
-                orders = self.reported()[0] if renewed else orders
-        return orders
+                if renewed:
+                    return self.reported()
+        return orders, is_old
 
     def reported(self) -> tuple[list[SlotOrder], bool]:
         """Tells the ledger what the slots have. The orders for the slots, and whether the plan is an old one."""

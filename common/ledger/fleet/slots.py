@@ -59,8 +59,8 @@ class SlotOrder:
     None where the slot keeps what it has, also while no plan is younger than STALE_SECONDS;
     `job_id` is a job whose spec loads the planned engine. `has_work` says that the child has loaded
     its engine and that a batch waits which the child may claim; `siblings_idle` that no batch waits,
-    that the child holds some, and that another child of its queue holds none. A `cordoned` slot takes
-    no new work, and of a `drained` one the child leaves.
+    that the child holds some, and that another child of its queue holds none; `holds_nothing` that the child is
+    ready and has no lease. A `cordoned` slot takes no new work, and of a `drained` one the child leaves.
     """
 
     slot: int
@@ -72,6 +72,7 @@ class SlotOrder:
     cordoned: bool = False
     drained: bool = False
     siblings_idle: bool = False
+    holds_nothing: bool = False
 
 
 FACTS = statement(__file__, "slot_facts")
@@ -145,6 +146,7 @@ def report(
             row.cordoned,
             row.drained,
             bool(row.siblings_idle),
+            holds_nothing=row.idle_at is not None,
         )
         for row in found
     ]
@@ -173,6 +175,20 @@ def _write(
             "refused": news[0][1].refused,
         },
     )
+
+
+BACKS_OFF = text("""
+    SELECT EXISTS (
+        SELECT FROM jobs j JOIN batches b ON b.job_id = j.id
+        WHERE j.pool = :pool AND j.state = 'running' AND b.state = 'pending' AND b.not_before > now()
+          AND j.engine_key = coalesce(CAST(:serves AS text), j.engine_key))
+""")
+
+
+def backs_off(connection: Connection, machine: Machine) -> bool:
+    """Whether a batch that the machine may serve waits for its next try: no plan counts such a batch."""
+    asked = {"pool": machine.pool, "serves": machine.serves}
+    return bool(connection.scalar(BACKS_OFF, asked))
 
 
 def leave(connection: Connection, supervisor: str) -> None:

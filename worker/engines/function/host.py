@@ -11,6 +11,8 @@ import importlib.util
 import itertools
 import json
 import logging
+import os
+import signal
 import socket
 import struct
 import sys
@@ -175,8 +177,23 @@ def _said(error: BaseException) -> str:
     return type(error).__name__
 
 
+def _ignore_sigterm() -> None:
+    """SIGTERM asks the worker, whose drain wants this process: batch systems such as Slurm send it to all of them
+    at once. A process that the function forks ends by it as ever.
+    """
+    own = os.getpid()
+
+    def handle(number: int, _: object) -> None:
+        if os.getpid() != own:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, handle)
+
+
 def main() -> None:
     """Serves calls over the descriptor until the other side is gone."""
+    _ignore_sigterm()
     with suppress(OSError):  # where memory runs out, the kernel ends this process before the child
         Path("/proc/self/oom_score_adj").write_text("1000")
     (end := socket.socket(fileno=int(sys.argv[1]))).set_inheritable(False)
