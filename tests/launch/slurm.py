@@ -29,7 +29,7 @@ SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.pid
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/pgid
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
@@ -44,6 +44,8 @@ FIRST_WITHOUT_CGROUPS = 23
 """From this release on `cgroup.conf` can say that there are none; before, an unused plugin of theirs is loaded."""
 
 END_SECONDS = 60
+
+OPEN = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"}
 
 
 class Slurm:
@@ -103,6 +105,7 @@ class Slurm:
             self.daemons.append(
                 subprocess.Popen(
                     [str(programs.path_of(program)), *arguments],
+                    cwd=self.folder,
                     env=self.environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -141,16 +144,7 @@ class Slurm:
 
     def ended(self, number: int) -> dict[str, str]:
         """The same once none of the job's processes is left."""
-        wait_until(
-            lambda: (
-                not self.command(
-                    "squeue", "--noheader", f"--jobs={number}", "--states=all", "--format=%t"
-                )
-                .strip()
-                .startswith(("PD", "CF", "R", "CG"))
-            ),
-            what=f"the end of the job: {self.job(number)}{self.logs()}",
-        )
+        wait_until(lambda: self.job(number)["JobState"] not in OPEN, what="the end of the job")
         return self.job(number)
 
     def logs(self) -> str:

@@ -1,7 +1,6 @@
 """The script for Slurm, in a real Slurm: workers come with a job, work, and leave, and no row is lost."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -10,9 +9,18 @@ import pytest
 from tests.launch import env_file
 from tests.launch.slurm import Slurm
 from tests.support.example import Example
-from tests.support.fleet import function_spec, output_ids, wait_until, write_rows
+from tests.support.fleet import (
+    function_spec,
+    logs,
+    output_ids,
+    tree,
+    wait_until,
+    write_rows,
+)
 
 Ask = Callable[[str], list[tuple[Any, ...]]]
+
+SLOW = {"backend": "function", "callable": "rules:slow"}
 
 SECRET = "a-secret-of-the-submitter"
 
@@ -26,8 +34,17 @@ def submitted(launch: Example, **sections: Any) -> list[str]:
     return ids
 
 
-def env(launch: Example, slurm: Slurm) -> Path:
-    return env_file.write(launch)
+GIVEN_BACK = ("ended", None, 0, 0, 0)
+"""The only worker has ended in order, and has neither charged nor kept a batch."""
+
+
+def standing(ask: Ask) -> list[tuple[Any, ...]]:
+    """The state and error of each worker; the failures, losses and leases of the batches."""
+    return ask("""
+        SELECT w.state, w.error, sum(b.failures)::int, sum(b.losses)::int,
+               count(*) FILTER (WHERE b.state = 'leased')::int
+        FROM workers w CROSS JOIN batches b GROUP BY w.id
+    """)
 
 
 def held_by_others(word: str) -> list[str]:
@@ -47,7 +64,7 @@ def test_a_worker_of_slurm_does_the_job_and_ends_its_allocation(
     ids = submitted(launch, batch={"rows": 20})
     script = launch.folder / "slurm.sbatch"
     number = slurm.submit(
-        script, str(env(launch, slurm)), "--leave-idle", "2s", OTHER_SECRET=SECRET
+        script, str(env_file.write(launch)), "--leave-idle", "2s", OTHER_SECRET=SECRET
     )
     wait_until(lambda: ask("SELECT FROM workers"), what=f"a worker{slurm.logs()}")
     address = launch.environment["NIGHTSHIFT_DATABASE_URL"]
@@ -68,30 +85,40 @@ def test_a_worker_of_slurm_does_the_job_and_ends_its_allocation(
 @pytest.mark.parametrize(
     ("cancel", "state"),
     [(("--batch", "--signal=TERM"), "COMPLETED"), ((), "CANCELLED")],
-    ids=["the worker alone is asked", "each process gets the signal"],
+    ids=["as at the end of its time", "cancelled or preempted"],
 )
-def test_a_cancelled_worker_gives_its_batch_back_and_nothing_is_lost_or_charged(
+def test_a_worker_that_must_go_gives_its_batch_back_and_the_next_one_finishes_it(
     launch: Example, slurm: Slurm, ask: Ask, cancel: tuple[str, ...], state: str
 ) -> None:
-    launch.let(7)
-    ids = submitted(launch, engine={"backend": "function", "callable": "rules:slow"})
-    given = [str(launch.folder / "slurm.sbatch"), str(env(launch, slurm)), "--leave-idle", "2s"]
-    number = slurm.submit(Path(given[0]), *given[1:])
-    wait_until((launch.folder / "passed").exists, what=f"a batch under way{slurm.logs()}")
+    launch.let(0)
+    ids = submitted(launch, engine=SLOW)
+    script, file = launch.folder / "slurm.sbatch", str(env_file.write(launch))
+    number = slurm.submit(script, file, "--leave-idle", "2s")
+    wait_until((launch.folder / "passed").exists, what="a batch under way")
     slurm.command("scancel", *cancel, str(number))
     assert slurm.ended(number)["JobState"] == state, slurm.logs()
-    assert ask("SELECT state, error FROM workers") == [("ended", None)], slurm.logs()
-    assert ask("SELECT DISTINCT failures, losses FROM batches") == [(0, 0)]
-    assert ask("SELECT FROM batches WHERE state = 'leased'") == []
+    assert standing(ask) == [GIVEN_BACK], slurm.logs()
     launch.let()
-    assert slurm.ended(slurm.submit(Path(given[0]), *given[1:]))["ExitCode"] == "0:0", slurm.logs()
+    assert slurm.ended(slurm.submit(script, file, "--leave-idle", "2s"))["ExitCode"] == "0:0"
     launch.nightshift("wait", "shouted")
     assert output_ids(launch.folder / "out") == ids
     launch.nightshift("verify", "shouted")
 
 
+def test_a_sigterm_to_each_process_of_a_job_charges_nobody(launch: Example, ask: Ask) -> None:
+    """A Slurm that keeps jobs in cgroups, as most do, ends them so; without cgroups it asks the worker alone."""
+    launch.let(0)
+    submitted(launch, engine=SLOW)
+    worker = launch.worker()
+    wait_until((launch.folder / "passed").exists, what="a batch under way")
+    for process in reversed(tree(worker)):
+        process.terminate()
+    assert worker.wait(120) == 0, logs(launch.folder)
+    assert standing(ask) == [GIVEN_BACK], logs(launch.folder)
+
+
 def test_a_file_that_others_may_read_is_refused(launch: Example, slurm: Slurm) -> None:
-    file = env(launch, slurm)
+    file = env_file.write(launch)
     file.chmod(0o640)
     job = slurm.ended(slurm.submit(launch.folder / "slurm.sbatch", str(file)))
     assert (job["JobState"], job["ExitCode"]) == ("FAILED", "2:0")
