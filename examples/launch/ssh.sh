@@ -8,11 +8,12 @@ hosts_file=${1:?a file with a host on each line} env_file=${2:?the file with the
 start='set -euo pipefail; umask 077; mkdir -p ~/.nightshift-worker; cd ~/.nightshift-worker
 while IFS= read -r line || [[ $line ]]; do [[ $line =~ ^[A-Za-z_][A-Za-z0-9_]*= ]] && export "$line"; done
 export NIGHTSHIFT_RUN_DIR=$PWD/run
-nightshift-worker alive >alive 2>&1 && { echo "runs already"; exit; }
+is_up() { nightshift-worker started >said 2>&1 || grep -q "started: slot" said; }    # warm, or loading
+is_up && { echo "runs already"; exit; }
 nohup nightshift-worker "$@" >>worker.log 2>&1 </dev/null &
 for _ in {1..60}; do
-  nightshift-worker alive >alive 2>&1 && { echo "pid $!, log $PWD/worker.log"; exit; }
-  kill -0 $! 2>alive || { tail -n 5 worker.log >&2; exit 1; }
+  is_up && { echo "pid $!, log $PWD/worker.log"; exit; }
+  kill -0 $! 2>said || { tail -n 5 worker.log >&2; exit 1; }
   sleep 1
 done
 exit 1'

@@ -3,19 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
-import psutil
 import pytest
 
-from tests.launch import env_file
 from tests.launch.slurm import Slurm
+from tests.launch.staging import command_lines_with, env_file, submitted
 from tests.support.example import Example
 from tests.support.fleet import (
-    function_spec,
     logs,
     output_ids,
     tree,
     wait_until,
-    write_rows,
 )
 
 Ask = Callable[[str], list[tuple[Any, ...]]]
@@ -23,15 +20,6 @@ Ask = Callable[[str], list[tuple[Any, ...]]]
 SLOW = {"backend": "function", "callable": "rules:slow"}
 
 SECRET = "a-secret-of-the-submitter"
-
-
-def submitted(launch: Example, **sections: Any) -> list[str]:
-    """Submits a job, and starts a reaper; the ids of the rows."""
-    ids = write_rows(launch.folder / "in", [("a.parquet", 60)])
-    spec = function_spec("shouted", launch.folder / "in", launch.folder / "out", **sections)
-    launch.nightshift("submit", str(launch.spec(spec)))
-    launch.reaper()
-    return ids
 
 
 GIVEN_BACK = ("ended", None, 0, 0, 0)
@@ -47,28 +35,15 @@ def standing(ask: Ask) -> list[tuple[Any, ...]]:
     """)
 
 
-def held_by_others(word: str) -> list[str]:
-    """Command lines of all processes that hold a word."""
-    lines = []
-    for process in psutil.process_iter():
-        try:
-            lines.append(" ".join(process.cmdline()))
-        except psutil.Error:
-            continue
-    return [line for line in lines if word in line]
-
-
 def test_a_worker_of_slurm_does_the_job_and_ends_its_allocation(
     launch: Example, slurm: Slurm, ask: Ask
 ) -> None:
     ids = submitted(launch, batch={"rows": 20})
     script = launch.folder / "slurm.sbatch"
-    number = slurm.submit(
-        script, str(env_file.write(launch)), "--leave-idle", "2s", OTHER_SECRET=SECRET
-    )
+    number = slurm.submit(script, str(env_file(launch)), "--leave-idle", "2s", OTHER_SECRET=SECRET)
     wait_until(lambda: ask("SELECT FROM workers"), what=f"a worker{slurm.logs()}")
     address = launch.environment["NIGHTSHIFT_DATABASE_URL"]
-    assert held_by_others(address) == []
+    assert command_lines_with(address) == []
     job = slurm.ended(number)
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), slurm.logs()
     launch.nightshift("wait", "shouted")
@@ -92,7 +67,7 @@ def test_a_worker_that_must_go_gives_its_batch_back_and_the_next_one_finishes_it
 ) -> None:
     launch.let(0)
     ids = submitted(launch, engine=SLOW)
-    script, file = launch.folder / "slurm.sbatch", str(env_file.write(launch))
+    script, file = launch.folder / "slurm.sbatch", str(env_file(launch))
     number = slurm.submit(script, file, "--leave-idle", "2s")
     wait_until((launch.folder / "passed").exists, what="a batch under way")
     slurm.command("scancel", *cancel, str(number))
@@ -118,7 +93,7 @@ def test_a_sigterm_to_each_process_of_a_job_charges_nobody(launch: Example, ask:
 
 
 def test_a_file_that_others_may_read_is_refused(launch: Example, slurm: Slurm) -> None:
-    file = env_file.write(launch)
+    file = env_file(launch)
     file.chmod(0o640)
     job = slurm.ended(slurm.submit(launch.folder / "slurm.sbatch", str(file)))
     assert (job["JobState"], job["ExitCode"]) == ("FAILED", "2:0")

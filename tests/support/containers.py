@@ -37,7 +37,7 @@ class Containers:
 
     def __init__(self, folder: Path, *volumes: str) -> None:
         is_root = os.getuid() == 0
-        self.has_mounts = is_root and _may_mount()
+        self.has_mounts = is_root and may_mount()
         self.is_other = self.has_mounts or (
             is_root and not any(map(_closed_to_others, _programs()))
         )
@@ -150,7 +150,8 @@ def _mounts() -> list[tuple[str, list[str]]]:
     return [(words[1], words[3].split(",")) for words in lines]
 
 
-def _may_mount() -> bool:
+def may_mount() -> bool:
+    """Whether this process may mount in a namespace of its own."""
     if not all(map(shutil.which, ("unshare", "mount", "setpriv"))):
         return False
     tried = ["unshare", "--mount", "mount", "-n", "-t", "tmpfs", "tmpfs", str(MOUNTED)]
