@@ -8,7 +8,7 @@ env_file=${1:?the file with NIGHTSHIFT_DATABASE_URL and NIGHTSHIFT_BROKER_URL}
 arguments=(
   --detach --name nightshift-worker --restart no --pull never
   --env-file "$env_file"                          # read by the client: its values stand in no process list
-  --gpus "${GPUS-all}" --shm-size 8g              # engines with tensor parallelism talk through /dev/shm
+  --gpus all --shm-size 8g                        # engines with tensor parallelism talk through /dev/shm
   --volume "${DATA_VOLUME:-nightshift-data}:/data" --volume "${CACHE_VOLUME:-nightshift-cache}:/cache"
   --cap-drop ALL --security-opt no-new-privileges
   --stop-timeout 100                              # docker stop: twice NIGHTSHIFT_DRAIN_SECONDS and 30 s, and a little

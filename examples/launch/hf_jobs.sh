@@ -8,4 +8,4 @@ env_file=${1:?the file with NIGHTSHIFT_DATABASE_URL and NIGHTSHIFT_BROKER_URL}
 # --secrets-file: the values are stored encrypted, and are in neither a process list nor the job's description.
 exec hf jobs run --detach --flavor "${FLAVOR:-l40sx1}" --timeout "${TIMEOUT:-8h}" \
   --secrets-file "$env_file" "${IMAGE:?the image that you pushed}" \
-  tini -- nightshift-worker --leave-idle 10m "${@:2}"
+  tini nightshift-worker --leave-idle 10m "${@:2}"

@@ -61,7 +61,8 @@ def test_every_test_that_a_promise_names_exists() -> None:
 def test_every_example_stands_in_the_list_of_all_and_is_run_by_a_test() -> None:
     root = DOCS.parent
     page = (root / "examples" / "README.md").read_text()
-    tests = "".join(path.read_text() for path in sorted((root / "tests").rglob("test_*.py")))
+    found = [*(root / "tests").rglob("test_*.py"), *(root / "tests").rglob("conftest.py")]
+    tests = "".join(path.read_text() for path in sorted(found))
     for example in sorted(path.name for path in (root / "examples").iterdir() if path.is_dir()):
         assert f"]({example})" in page
         assert f'example("{example}")' in tests, f"no test runs {example}"
