@@ -11,11 +11,12 @@ from nightshift.common.ledger.queries import job_pace
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.job import Job, ended
-from nightshift.producer.connect import has_ledger, open_ledger
-from nightshift.producer.local.fleet import for_spec
+from nightshift.producer.connect import open_ledger
+from nightshift.producer.local.before_servers import check_before_servers
 from nightshift.producer.local.machine import machine
+from nightshift.producer.local.worker_settings import for_spec
 from nightshift.producer.results import past_end
-from nightshift.producer.submit.submit import check_before, spec_and_identity
+from nightshift.producer.submit.submit import spec_and_identity
 from nightshift.snapshot import JobStatus
 from nightshift.specs import JobOptions, function_folder, is_whole, spec_of, spelled_out
 
@@ -57,8 +58,9 @@ def run(
     settings = _with_folder_of(options.get("function"), settings)
     if not is_whole(data) and options.get("out") is None:
         spec = _in_own_directory(spec, settings, runs)
-    allowed = permits.of_operator(spec, settings)
-    check_before(spec, allowed, has_ledger=has_ledger(settings), adopt=adopt)
+    remark = check_before_servers(spec, settings, adopt=adopt)
+    if remark is not None:
+        console.print(remark, style="yellow", soft_wrap=True, highlight=False, markup=False)
     with machine(settings, console) as here:
         job = here.submit(spec, adopt=adopt)
         past = past_end.of(here.ledger, job, for_spec(job.spec, settings).callable_paths)

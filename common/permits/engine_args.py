@@ -105,6 +105,22 @@ def check(engine: EngineSpec, allowed: Sequence[str]) -> None:
             raise BadInput(_refusal(engine, name, kind))
 
 
+def refuse_unknown(engine: EngineSpec, allowed: Sequence[str]) -> None:
+    """BadInput for an argument that this release does not know as one of vLLM's, unless the operator names it: a newer
+    vLLM may have it.
+    """
+    if not isinstance(engine, VllmEngineSpec):
+        return
+    by_operator = {word.name for word in words(allowed)}
+    for name in engine.args:
+        if name in vllm.PLAIN | vllm.OPERATOR | vllm.RUNS_CODE | by_operator:
+            continue
+        raise BadInput(
+            f"engine.args.{name} is no argument of vLLM that this release knows{_near(name)}: where a newer vLLM has "
+            f"it, name it as {name}:{engine.model} in {SETTING}"
+        )
+
+
 def guarded(engine: EngineSpec) -> dict[str, Kind]:
     """The arguments of an engine that are not plain, `name.key` where one key of several is meant.
 
@@ -198,9 +214,15 @@ def _refusal(engine: EngineSpec, name: str, kind: Kind) -> str:
     if own in vllm.RUNS_CODE:
         why = f"{what} may run code in the worker"
     else:
-        near = difflib.get_close_matches(own, [*vllm.PLAIN, *vllm.OPERATOR, *vllm.RUNS_CODE], n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        why = f"{what} is no argument of vLLM that this release knows{hint}, so it may run code"
+        why = (
+            f"{what} is no argument of vLLM that this release knows{_near(own)}, so it may run code"
+        )
     return (
         f"{why}: the operator of the workers allows it by model, as {name}:{model}{at} in {SETTING}"
     )
+
+
+def _near(name: str) -> str:
+    names = [*vllm.PLAIN, *vllm.OPERATOR, *vllm.RUNS_CODE]
+    near = difflib.get_close_matches(name.replace("-", "_").lower(), names, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -99,9 +99,15 @@ def run(
         to = context.allowed_file(settings, to or f"{spec.name}.results.jsonl")
     elif to is not None:
         raise BadInput("--to is for OpenAI batch files: `nightshift collect` writes other outputs")
+    from nightshift.producer.local.before_servers import check_before_servers
+
+    remark = check_before_servers(spec, settings, adopt=adopt)
+    # What starts servers is imported once nothing is wrong: a mistake is answered sooner.
     from nightshift.producer.local.run import run as run_job
 
     messages = context.console()
+    if remark is not None:
+        messages.print(remark, style="yellow", soft_wrap=True, highlight=False, markup=False)
     code = run_job(
         spec,
         settings,

@@ -14,13 +14,11 @@ from pathlib import Path
 import structlog
 from rich.console import Console
 
-from nightshift.common import permits
 from nightshift.common.errors import BadInput, Permanent, Retryable
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.fleet import workers
 from nightshift.common.processes.process_group import ProcessGroup
-from nightshift.common.settings import Settings, child_environment, python_path
-from nightshift.common.spec import FunctionEngineSpec, JobSpec
+from nightshift.common.settings import Settings, child_environment
 from nightshift.producer.embedded.home import write_whole
 from nightshift.producer.embedded.postgres import EmbeddedPostgres
 from nightshift.producer.embedded.redis_server import EmbeddedRedis
@@ -237,29 +235,6 @@ def for_reaper(settings: Settings) -> Settings:
     if port == 65535:
         raise BadInput("NIGHTSHIFT_METRICS_PORT is the last one, and the reaper takes the next")
     return settings.model_copy(update={"metrics_port": port + 1})
-
-
-def on_one_machine(settings: Settings) -> Settings:
-    """Settings of a fleet on one machine, without a run_dir: the folder that is set may belong to a
-    worker and a reaper of another fleet.
-    """
-    return settings.model_copy(update={"run_dir": None, "one_machine": True})
-
-
-def for_spec(spec: JobSpec, settings: Settings) -> Settings:
-    """Settings of a worker for one job: it may load the spec's own module, as `python` started here
-    would, with the spec's own engine arguments.
-    """
-    settings = on_one_machine(permits.of_operator(spec, settings))
-    if not isinstance(spec.engine, FunctionEngineSpec):
-        return settings
-    folders = (str(Path.cwd()), *python_path(), *settings.callable_paths)
-    return settings.model_copy(
-        update={
-            "allowed_modules": (*settings.allowed_modules, spec.engine.module),
-            "callable_paths": tuple(dict.fromkeys(folders)),
-        }
-    )
 
 
 @contextmanager

@@ -21,8 +21,9 @@ from nightshift.producer.advice.here import Here, Works
 from nightshift.producer.embedded.home import home_lock, write_whole
 from nightshift.producer.embedded.postgres import EmbeddedPostgres
 from nightshift.producer.embedded.redis_server import EmbeddedRedis
-from nightshift.producer.local.fleet import MOST_ENDS, LocalFleet, Servers, for_spec, running
+from nightshift.producer.local.fleet import MOST_ENDS, LocalFleet, Servers, running
 from nightshift.producer.local.known_job import open_job
+from nightshift.producer.local.worker_settings import for_spec
 from nightshift.producer.submit import auto_args
 from nightshift.producer.submit.intake import Asked
 from nightshift.producer.submit.submit import submit

@@ -19,11 +19,10 @@ from nightshift.common.telemetry import step_table
 from nightshift.common.telemetry.steps import Step, StepFile, checked, process_began
 from nightshift.producer import wings
 from nightshift.producer.advice.here import NOBODY
-from nightshift.producer.connect import has_ledger
-from nightshift.producer.local.fleet import for_spec
 from nightshift.producer.local.machine import Machine, machine
+from nightshift.producer.local.worker_settings import for_spec
 from nightshift.producer.results import openai_batch_results, past_end
-from nightshift.producer.submit.submit import check_before, is_known, spec_and_identity
+from nightshift.producer.submit.submit import is_known, spec_and_identity
 from nightshift.producer.views import progress
 
 Beside = Callable[[Ledger], AbstractContextManager[object]]
@@ -43,7 +42,8 @@ def run(
     beside: Beside = nullcontext,
     profile: Path | None = None,
 ) -> int:
-    """Submits or continues the job and works until it is over; returns the exit code.
+    """Submits or continues the job and works until it is over; returns the exit code. The caller has checked what a
+    look at this machine shows (`before_servers`).
 
     0 every row has an answer, 1 finished with row errors, 3 failed, paused, cancelled, or stopped
     after the pilot. `new` and `adopt` are those of the submit. After a pilot of `pilot_rows`
@@ -51,7 +51,6 @@ def run(
     the job runs. The worker appends its times to `profile`, and the steps are printed at the end. Raises BadInput when the spec, the input, `results` or the home folder cannot be used.
     """
     settings = permits.of_operator(spec, settings)
-    check_before(spec, settings, has_ledger=has_ledger(settings), adopt=adopt)
     if results is not None:
         openai_batch_results.check_targets(*spec_and_identity(spec, settings), results)
     with (

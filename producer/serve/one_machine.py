@@ -9,8 +9,9 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.permits import engine_args
 from nightshift.common.settings import Settings
 from nightshift.producer.advice.here import Here, Works
-from nightshift.producer.local.fleet import LocalFleet, on_one_machine, running
+from nightshift.producer.local.fleet import LocalFleet, running
 from nightshift.producer.local.machine import machine
+from nightshift.producer.local.worker_settings import on_one_machine
 from nightshift.producer.serve import model_table
 from nightshift.producer.serve.model_table import ModelTable
 

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Sequence
+from datetime import datetime
 
 import pyarrow as pa
 
@@ -10,7 +11,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.formats import output_schema, part_names
 from nightshift.common.formats.parquet.column_types import written_schema
 from nightshift.common.formats.table_types import TITLES, NoTableType
-from nightshift.common.spec import GenerateTask, JobSpec
+from nightshift.common.spec import GenerateTask, JobSpec, finish_by
 from nightshift.common.spec.tasks.template_arguments import column_of
 from nightshift.common.storage import FileInfo
 from nightshift.common.text import first_few
@@ -32,11 +33,25 @@ def check_output(spec: JobSpec, infos: Sequence[FileInfo], *, adopting: bool = F
             f"{output} holds the parts of a job that this ledger does not know: name another "
             "output directory, or empty it"
         )
+    refuse_inside_output(spec, infos)
+
+
+def refuse_inside_output(spec: JobSpec, infos: Sequence[FileInfo]) -> None:
+    """BadInput for input inside the output directory, and for an output whose files would be read as input."""
+    output = spec.output.uri
     for info in infos:
         own = info.uri.startswith(f"{output}/{part_names.JUDGED}/")
         if info.uri.startswith(f"{output}/") and not own:
             raise BadInput(f"the input {info.uri} lies inside the output directory {output}")
     refuse_read_as_input(spec, "the output directory", output, f"part-0.{spec.output.format}")
+
+
+def moment_of(finish_by_text: str) -> datetime:
+    """The moment of limits.finish_by by the clock of this machine; BadInput when it has passed."""
+    try:
+        return finish_by.moment(finish_by_text, datetime.now().astimezone())
+    except ValueError as error:
+        raise BadInput(f"limits.finish_by: {error}") from error
 
 
 def files_beside(output_uri: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ go the same way, over one Intake that is filled on it:
     arrange   batches whose rows share something, where the spec wants them
     store     one transaction; where a copy or a neighbour changed meanwhile, once more from the plan
 
-The checks of `resolve` and `list` that need no ledger also run before any server starts (`submit.check_before`).
+The checks of `resolve` and `list` that need no ledger also run before any server starts (`before.check_before`).
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ from nightshift.common.ledger.jobs.job_roots import UNBOUND, Admitted
 from nightshift.common.ledger.jobs.job_submit import NewJob
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
-from nightshift.common.spec import JobSpec, RequestsTask, digest, finish_by
+from nightshift.common.spec import JobSpec, RequestsTask, digest
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo, Listing
 from nightshift.common.text import first_few
@@ -256,13 +256,8 @@ def find_known(intake: Intake) -> None:
 
 def set_deadline(intake: Intake) -> None:
     """The moment of limits.finish_by by the clock of this machine; BadInput when it has passed."""
-    wanted = intake.spec.limits.finish_by
-    if wanted is None:
-        return
-    try:
-        intake.due = finish_by.moment(wanted, datetime.now().astimezone())
-    except ValueError as error:
-        raise BadInput(f"limits.finish_by: {error}") from error
+    if (wanted := intake.spec.limits.finish_by) is not None:
+        intake.due = checks.moment_of(wanted)
 
 
 def claim_output(intake: Intake) -> None:
@@ -312,14 +307,18 @@ def check_batch_file(intake: Intake) -> None:
         openai_batch_file.check_unique_ids(intake.files, intake.spec.input.limit)
 
 
-def check_rows(intake: Intake) -> None:
-    """The columns are those that the spec asks for, and ids differ where they must."""
+def check_columns(intake: Intake) -> None:
+    """The columns are those that the spec asks for."""
     spec, planned = intake.spec, intake.plan
     checks.check_schema(spec, planned.schema)
     schema = checks.with_late_texts(spec, planned)
     checks.check_table_types(spec, schema)
-    unique_ids.check(spec, planned)
     intake.plan = replace(planned, schema=schema)
+
+
+def check_ids(intake: Intake) -> None:
+    """Ids differ where they must."""
+    unique_ids.check(intake.spec, intake.plan)
 
 
 def ask_wings(intake: Intake) -> None:
@@ -547,13 +546,14 @@ class Way:
 
 
 SURVEY = Way(
-    (resolve, list_files, claim_output), (check_batch_file, plan_files, check_rows, ask_wings)
+    (resolve, list_files, claim_output),
+    (check_batch_file, plan_files, check_columns, check_ids, ask_wings),
 )
 """What a submit of a new job would refuse, and its plan; nothing is stored."""
 
 SUBMIT = Way(
     (resolve, list_files, find_known, set_deadline, claim_output),
-    (check_batch_file, plan_files, check_rows, ask_wings, arrange, store_job),
+    (check_batch_file, plan_files, check_columns, check_ids, ask_wings, arrange, store_job),
 )
 APPEND = Way((open_up, check_paths), (plan_files, check_fit, arrange_generation, store_generation))
 REDO = Way((open_up, check_paths), (plan_files, check_fit, store_versions))

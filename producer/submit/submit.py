@@ -7,8 +7,6 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
-from nightshift.producer import wings
-from nightshift.producer.submit import table_input
 from nightshift.producer.submit.intake import (
     PLAIN,
     SURVEY,
@@ -18,7 +16,6 @@ from nightshift.producer.submit.intake import (
     resolve,
     take_in,
 )
-from nightshift.producer.submit.output_owner import refuse_owned
 from nightshift.producer.submit.paths import resolved
 from nightshift.producer.submit.planning.planner import Plan
 from nightshift.producer.submit.submitted import Submitted
@@ -64,25 +61,6 @@ def survey(
         for step in (*SURVEY.once, *SURVEY.until_stored):
             step(intake)
     return intake.spec, intake.plan
-
-
-def check_before(spec: JobSpec, settings: Settings, *, has_ledger: bool, adopt: bool) -> None:
-    """BadInput for what a look at this machine shows before any server is started: local input that
-    is not there, an output directory that cannot be made or, without a ledger here, that has an owner.
-    """
-    spec = resolved(spec)
-    storage.check_roots([*spec.input.places, spec.output.uri], settings.allowed_roots)
-    for check in wings.offered("check_spec"):
-        check(spec, settings)
-    with within_roots(settings):
-        if spec.input.table is None:
-            storage.expand(uri for uri in spec.input.uris if storage.is_local(uri))
-        else:
-            table = table_input.opened(spec.input.table, settings)
-            table.check(table.newest() if spec.input.version is None else spec.input.version)
-        storage.check_directory(spec.output.uri)
-    if not has_ledger and not adopt and storage.is_local(spec.output.uri):
-        refuse_owned(spec.output.uri)
 
 
 def spec_and_identity(spec: JobSpec, settings: Settings) -> tuple[JobSpec, str]:

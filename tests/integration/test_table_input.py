@@ -24,8 +24,9 @@ from nightshift.producer.estimate.estimate import estimate
 from nightshift.producer.results.collect import collect
 from nightshift.producer.submit import append_command
 from nightshift.producer.submit.append_command import Taken
+from nightshift.producer.submit.before import check_before
 from nightshift.producer.submit.intake import NOTHING
-from nightshift.producer.submit.submit import Submitted, check_before, submit
+from nightshift.producer.submit.submit import Submitted, submit
 from nightshift.producer.tables.catalogs import open_catalog
 from nightshift.producer.tables.store_options import storage_options
 from nightshift.producer.verify.verify import verify

@@ -21,8 +21,8 @@ from nightshift.common.spec import JobSpec, VllmEngineSpec, parse_spec
 from nightshift.common.telemetry.steps import StepFile
 from nightshift.producer.estimate import pilot, pilot_place
 from nightshift.producer.estimate.pilot import submit_pilot
-from nightshift.producer.local.fleet import for_spec
 from nightshift.producer.local.machine import Machine
+from nightshift.producer.local.worker_settings import for_spec
 from nightshift.producer.submit.auto_args import remark
 from nightshift.producer.submit.submit import Submitted, submit
 from nightshift.producer.tune import tune

@@ -1,0 +1,102 @@
+"""What `run` checks before it starts a server: all that a look at this machine can answer in a moment.
+
+`submit` and `serve` check less: the model, the module of a function and newer arguments of vLLM may be there on
+workers alone. What only a ledger, a worker or an engine can answer is refused later, by them.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nightshift.common import permits, storage
+from nightshift.common.errors import BadInput
+from nightshift.common.permits import engine_args
+from nightshift.common.settings import Settings
+from nightshift.common.spec import (
+    FunctionEngineSpec,
+    JobSpec,
+    TransformersEngineSpec,
+    VllmEngineSpec,
+)
+from nightshift.producer.local.callable_check import CallableCheck
+from nightshift.producer.local.worker_settings import for_spec
+
+if TYPE_CHECKING:
+    from nightshift.producer.submit.before import Depth, Found
+
+MOST_BYTES = 32 * 2**20
+"""Input up to here is read as a submit reads it, which takes a second at most. Of more only Parquet is looked at,
+whose columns stand in its footers."""
+
+MOST_FILES = 100
+"""Files up to which the input is looked at."""
+
+
+def check_before_servers(spec: JobSpec, settings: Settings, *, adopt: bool = False) -> str | None:
+    """BadInput for what is wrong as far as this machine shows. Returns a remark for the user, or None.
+
+    `settings` are those of the machine, without what its user allows by typing the command. Nothing is written, and
+    no server is asked but the store or catalog of an input that lies there. A fleet changes nothing: the worker that
+    `run` starts here needs the model or the module, too.
+    """
+    engine = spec.engine
+    engine_args.refuse_unknown(engine, settings.allowed_engine_args or ())
+    settings = permits.of_operator(spec, settings)
+    with _imported(spec, settings) as module:
+        # Imported while the module of the function is imported, too.
+        from nightshift.producer.connect import has_ledger
+        from nightshift.producer.submit import before
+
+        files = before.check_before(spec, settings, has_ledger=has_ledger(settings), adopt=adopt)
+        if files.is_completed:
+            return None  # its output is the answer, and nothing is loaded
+        if isinstance(engine, VllmEngineSpec | TransformersEngineSpec):
+            refuse_no_model(engine)
+        if (depth := _depth(spec, files)) is not None:
+            before.look_at_input(spec, settings, depth)
+        return None if module is None else module.result()
+
+
+@contextmanager
+def _imported(spec: JobSpec, settings: Settings) -> Iterator[CallableCheck | None]:
+    """The import of a function's module, under way; None for a job of a model."""
+    if not isinstance(spec.engine, FunctionEngineSpec):
+        yield None
+        return
+    with CallableCheck(spec.engine, for_spec(spec, settings)) as check:
+        yield check
+
+
+def _depth(spec: JobSpec, found: "Found") -> "Depth | None":
+    """How the input is looked at; None where it is not."""
+    from nightshift.producer.submit.before import Depth
+
+    is_far = spec.input.table is not None or not all(map(storage.is_local, spec.input.uris))
+    # Files may have come that a job takes by its watch, and that no new job would take.
+    is_watched = found.has_owner and spec.input.watch is not None
+    if is_far or is_watched or len(found.files) > MOST_FILES:
+        return None
+    if sum(file.size for file in found.files) <= MOST_BYTES:
+        return Depth.IDS
+    has_footers = all(file.uri.endswith(".parquet") for file in found.files)
+    return Depth.COLUMNS if has_footers and spec.input.where is None else None
+
+
+def refuse_no_model(engine: VllmEngineSpec | TransformersEngineSpec) -> None:
+    """BadInput for a model that is named by a path and is not there, or is no folder of a model. The name of a hub's
+    model is not asked for.
+    """
+    if not engine.model.startswith(("/", "./", "../", "~")):
+        return
+    folder = Path(engine.model).expanduser()
+    if folder.is_file():  # one file with a whole model, such as GGUF
+        return
+    if not folder.is_dir():
+        raise BadInput(f"engine.model {engine.model} is not a folder on this machine")
+    args = engine.args if isinstance(engine, VllmEngineSpec) else {}
+    kinds = ("config.json", "params.json", "*.gguf", "modules.json", "adapter_config.json")
+    if "hf_config_path" not in args and not any(any(folder.glob(kind)) for kind in kinds):
+        raise BadInput(
+            f"engine.model {engine.model} has no config.json: name the folder with the files of a model"
+        )

@@ -1,0 +1,102 @@
+"""The callable of a function job, imported in a process of its own before any server starts."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from typing import Self
+
+from nightshift.common.errors import BadInput, Retryable
+from nightshift.common.processes.process_group import ProcessGroup
+from nightshift.common.settings import Settings, function_environment
+from nightshift.common.spec import FunctionEngineSpec
+from nightshift.producer.local import import_callable
+
+MOST_SECONDS = 5.0
+"""How long the import may take before nobody waits for it any more: the worker imports the module again."""
+
+END_SECONDS = 5.0
+"""A process whose connection ended has so long to say how it ended."""
+
+MOMENT = 0.001
+"""A timeout of 0 would be none; what has arrived is read all the same."""
+
+MOST_BYTES = 65_536
+"""What is read at once."""
+
+
+class CallableCheck:
+    """An import that is under way; `seconds` count from the start. Leaving the context ends the process, with what
+    it started.
+    """
+
+    def __init__(
+        self, engine: FunctionEngineSpec, settings: Settings, seconds: float = MOST_SECONDS
+    ) -> None:
+        """`settings` are those of the worker that will call the function."""
+        self._module = engine.module
+        setup = {
+            "callable": engine.callable,
+            "args": engine.args,
+            "folders": settings.callable_paths,
+        }
+        self._end, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._group = ProcessGroup.start(
+                    [sys.executable, "-P", import_callable.__file__, str(theirs.fileno())],
+                    env=function_environment(settings),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                )
+            except BaseException:
+                self._end.close()
+                raise
+        # The process reads at once, and ends where this one is gone.
+        with suppress(OSError):
+            self._end.sendall(json.dumps(setup).encode() + b"\n")
+        self._seconds = seconds
+        self._until = time.monotonic() + seconds
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.close()
+        with suppress(Retryable):  # the group ends with this process at the latest
+            self._group.kill()
+
+    def result(self) -> str | None:
+        """Waits for the import. Returns a remark where it takes too long, None where nothing is wrong; BadInput says
+        what is.
+        """
+        said = b""
+        while not said.endswith(b"\n"):
+            self._end.settimeout(max(MOMENT, self._until - time.monotonic()))
+            try:
+                piece = self._end.recv(MOST_BYTES)
+            except TimeoutError:
+                return (
+                    f"{self._module} took more than {self._seconds:g} s to import and was not checked: the worker "
+                    "imports the module again"
+                )
+            except OSError:
+                piece = b""
+            if not piece:
+                raise BadInput(f"engine.callable: {self._ended()}")
+            said += piece
+        problem: str | None = json.loads(said)["problem"]
+        if problem is not None:
+            raise BadInput(f"engine.callable: {problem}")
+        return None
+
+    def _ended(self) -> str:
+        how = "without a word"
+        with suppress(TimeoutError):
+            code = self._group.wait(END_SECONDS)
+            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        return f"the process that imported {self._module} ended {how}"
