@@ -85,9 +85,8 @@ def _not_imported(module: str, error: BaseException, folders: Sequence[str]) -> 
         own = [
             each for each in raised if any(_is_below(each.filename, folder) for folder in folders)
         ]
-        last = (own or raised or [None])[-1]
-        place = f"{last.filename}:{last.lineno}" if last else "no line is known"
-    return f"the module {module!r} cannot be imported: {said} ({place})"
+        place = next((f"{each.filename}:{each.lineno}" for each in reversed(own or raised)), "")
+    return f"the module {module!r} cannot be imported: {said}{place and f' ({place})'}"
 
 
 def _not_called(where: str, found: object, args: Mapping[str, Any]) -> str | None:

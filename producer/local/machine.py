@@ -11,6 +11,7 @@ from rich.console import Console
 from nightshift.common import permits
 from nightshift.common.ledger import Ledger, schema
 from nightshift.common.ledger.fleet import workers
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.processes import hardware
 from nightshift.common.settings import Settings
@@ -24,8 +25,10 @@ from nightshift.producer.embedded.redis_server import EmbeddedRedis
 from nightshift.producer.local.fleet import MOST_ENDS, LocalFleet, Servers, running
 from nightshift.producer.local.known_job import open_job
 from nightshift.producer.local.worker_settings import for_spec
+from nightshift.producer.reaper.finish import finish
 from nightshift.producer.submit import auto_args
 from nightshift.producer.submit.intake import Asked
+from nightshift.producer.submit.paths import resolved
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.views import progress, watching
 
@@ -54,6 +57,7 @@ class Machine:
         """The job of the spec, new or known; a known job is continued, see `known_job`."""
         settings = permits.of_operator(spec, self.settings)
         spec = self.filled_in(spec)
+        self._finish_failed(spec)
         submitted = submit(self.ledger, spec, settings, Asked(new, adopt))
         self.steps.note(Step.SUBMITTED)
         job = open_job(self.ledger, submitted, spec, self.console)
@@ -66,6 +70,15 @@ class Machine:
                 markup=False,
             )
         return job
+
+    def _finish_failed(self, spec: JobSpec) -> None:
+        """Finishes the files of a failed job that has the output directory: no reaper works here before a job does,
+        and a job that is not finished keeps its directory.
+        """
+        with self.ledger.transaction() as connection:
+            job = jobs.by_output(connection, resolved(spec).output.uri)
+        if job is not None and job.state is JobState.FAILED and job.closed_at is None:
+            finish(self.ledger, job.id, self.settings)
 
     def filled_in(self, spec: JobSpec) -> JobSpec:
         """The spec with the arguments that auto stands for on this machine, whose worker will run it."""

@@ -59,7 +59,7 @@ def run(
         beside(here.ledger),
     ):
         # A known job has passed its pilot: nobody is asked again after a crash.
-        may_run = pilot_rows is None or is_known(here.ledger, spec)
+        may_run = pilot_rows is None or is_known(here.ledger, here.filled_in(spec), settings)
         if not may_run and not _pilot(
             here, spec, settings, console, rows=pilot_rows or 0, adopt=adopt, agreed=agreed
         ):

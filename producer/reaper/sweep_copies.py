@@ -21,6 +21,9 @@ def sweep_copies(ledger: Ledger, job: Job) -> None:
     """
     with ledger.transaction() as connection:
         job_submit.lock(connection, job.identity)
+        now = jobs.get(connection, job.id)
+        if now is None or now.output_uri != job.output_uri:
+            return  # the directory is that of another job by now
         files = jobs.files(connection, job.id)
         copies = (input_copies.copies_of(job.spec.input, job.output_uri, file) for file in files)
         needed = {*chain.from_iterable(copies), *(file.arranged for file in files)}

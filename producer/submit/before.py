@@ -6,6 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 
+import pyarrow as pa
+
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import owner_marker, part_names
@@ -86,11 +88,11 @@ def check_before(spec: JobSpec, settings: Settings, *, has_ledger: bool, adopt: 
     if owner is None and storage.is_local(output) and spec.limits.finish_by is not None:
         # A known job keeps its deadline, which may have passed.
         checks.moment_of(spec.limits.finish_by)
-    is_completed = owner is not None and _is_completed(output)
-    if is_completed:
+    is_completed = False
+    if owner is not None and _is_completed(output):
         with suppress(BadInput):
-            return Found(files, True, spec_and_identity(given, settings)[1] == owner.identity)
-    return Found(files, owner is not None, False)
+            is_completed = spec_and_identity(given, settings)[1] == owner.identity
+    return Found(files, owner is not None, is_completed)
 
 
 def look_at_input(spec: JobSpec, settings: Settings, depth: Depth) -> None:
@@ -101,6 +103,9 @@ def look_at_input(spec: JobSpec, settings: Settings, depth: Depth) -> None:
         looked_at = Intake(spec, settings, copies=copies)
         for step in LOOKS[depth]:
             step(looked_at)
+    column, schema = spec.input.id, looked_at.plan.schema
+    if column in schema.names and pa.types.is_null(schema.field(column).type):
+        raise BadInput(f"input.id names the column {column!r}, which has no value in any row")
 
 
 def _is_completed(output_uri: str) -> bool:

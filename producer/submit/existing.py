@@ -11,6 +11,7 @@ from nightshift.common.ledger.jobs import (
     archives,
     deadlines,
     generations,
+    given_outputs,
     job_submit,
     jobs,
     watches,
@@ -36,9 +37,16 @@ from nightshift.producer.submit.withdraw import withdraw
 
 
 def existing_job(
-    ledger: Ledger, spec: JobSpec, listing: Listing, new: bool, settings: Settings
+    ledger: Ledger,
+    spec: JobSpec,
+    listing: Listing,
+    new: bool,
+    settings: Settings,
+    tenant: str = "",
 ) -> Submitted | None:
-    """The job that owns the output directory; BadInput if it is not the job of this spec."""
+    """The job that owns the output directory; BadInput if it is not the job of this spec. None where that job failed
+    and gives the directory to a new one of this `tenant`.
+    """
     with ledger.transaction() as connection:
         job = jobs.by_output(connection, spec.output.uri)
         if job is None:
@@ -49,16 +57,22 @@ def existing_job(
         has_grown = generations.get(connection, job.id, 2) is not None
         is_watched = watches.status(connection, job.id) is not None
         due = deadlines.finish_by(connection, job.id)
+        facts = given_outputs.facts(connection, job.id)
+    gives = facts is not None and given_outputs.gives(facts, tenant)
     if new:
         raise BadInput(
             f"{spec.output.uri} is the output of job {job.id}: --new wants another output directory"
         )
     if job.spec_identity != spec.identity:
+        if gives:
+            return None
         _refuse_other_spec(ledger, job, spec)
     planned = {file.uri: (file.size, file.fingerprint) for file in files}
     found = changes(listing.as_planned(planned), planned)
     may_differ = is_watched or has_grown or spec.input.watch is not None
     if found.changed or (found.uris and not may_differ):
+        if gives:
+            return None
         raise BadInput(_changed(job, found))
     watch_seconds, state = _watch(ledger, job, spec)
     if not job.state.over:

@@ -36,6 +36,7 @@ from nightshift.common.ledger.holds import Hold
 from nightshift.common.ledger.jobs import (
     changed_files,
     generations,
+    given_outputs,
     job_submit,
     jobs,
     table_commits,
@@ -131,7 +132,8 @@ NOTHING = Appended(0, 0, 0, None, False)
 @dataclass(slots=True)
 class Intake:
     """Files on their way in, and what is known of them so far; `answer` ends the way. A folder for `copies`
-    takes the place of the output directory, which is then not looked at.
+    takes the place of the output directory, which is then not looked at. A `giver` is the failed job that gives the
+    output directory up.
     """
 
     spec: JobSpec
@@ -145,6 +147,7 @@ class Intake:
     listing: Listing = field(init=False)
     directory: OwnedDirectory = field(init=False)
     adopting: bool = False
+    giver: Job | None = None
     beside: tuple[str, ...] = ()
     due: datetime | None = None
     plan: Plan = field(init=False)
@@ -246,7 +249,12 @@ def list_files(intake: Intake) -> None:
 def find_known(intake: Intake) -> None:
     """A second submit finds its job, which is the answer."""
     found = existing_job(
-        intake.ledger, intake.spec, intake.listing, intake.asked.new, intake.settings
+        intake.ledger,
+        intake.spec,
+        intake.listing,
+        intake.asked.new,
+        intake.settings,
+        intake.asked.tenant,
     )
     if found is not None and intake.table is not None:
         remark = table_input.newer(intake.ledger, intake.table, found.job_id)
@@ -268,10 +276,24 @@ def claim_output(intake: Intake) -> None:
     storage.check_directory(spec.output.uri)
     if intake.given_ledger is not None:
         intake.directory = OwnedDirectory.of(intake.ledger, spec.output.uri, intake.identity)
-        intake.adopting = intake.directory.check_free(adopt=intake.asked.adopt)
-    checks.check_output(spec, intake.files, adopting=intake.adopting)
+        intake.giver = _giver(intake)
+        given = None if intake.giver is None else intake.giver.identity
+        intake.adopting = intake.directory.check_free(adopt=intake.asked.adopt, given=given)
+    checks.check_output(
+        spec, intake.files, adopting=intake.adopting, given=intake.giver is not None
+    )
     if not intake.adopting:
         intake.beside = checks.files_beside(spec.output.uri)
+
+
+def _giver(intake: Intake) -> Job | None:
+    """The failed job that has the output directory, if it gives the directory up."""
+    with intake.ledger.transaction() as connection:
+        job = jobs.by_output(connection, intake.spec.output.uri)
+        if job is None or job.identity == intake.identity:
+            return None
+        facts = given_outputs.facts(connection, job.id)
+    return job if facts is not None and given_outputs.gives(facts, intake.asked.tenant) else None
 
 
 def check_paths(intake: Intake) -> None:
@@ -380,10 +402,16 @@ def store_job(intake: Intake) -> None:
     ledger, spec, asked, planned = intake.ledger, intake.spec, intake.asked, intake.plan
     ordered, listing = intake.ordered, intake.listing
     output_uri, directory = spec.output.uri, intake.directory
-    new = _new_job(intake)
+    new, giver = _new_job(intake), None
     marked = directory.take(adopting=intake.adopting)
     try:
         with ledger.transaction() as connection:
+            if (failed := intake.giver) is not None:
+                job_submit.lock(connection, intake.identity)
+                giver = given_outputs.lock(
+                    connection, failed.id, output_uri, failed.identity, asked.tenant
+                )
+                given_outputs.give_up(connection, giver)
             directory.hold(connection)
             # Whoever removes copies of a refused submit holds the same lock.
             job_submit.lock_output(connection, output_uri)
@@ -397,6 +425,8 @@ def store_job(intake: Intake) -> None:
             if (every := spec.input.watch_seconds) is not None:
                 generations.begin(connection, job_id)
                 watches.start(connection, job_id, every)
+            if giver is not None:
+                given_outputs.note_taker(connection, giver, job_id)
             loads.forgive(connection, spec.pool, spec.engine_key)
             facts = {"rows": planned.rows_total, "batches": batches}
             if planned.left_out:
@@ -404,12 +434,17 @@ def store_job(intake: Intake) -> None:
             audit_log.record(connection, "submit", job_id, detail=facts)
             for note in (*intake.notes, *([] if asked.within is None else [asked.within])):
                 note(connection, job_id)
+            if giver is not None:
+                # Last, since a transaction that comes to nothing brings no file back; and before workers may write.
+                directory.clear_after_failed()
             reached(Moment.SUBMITTING)
     except (BadInput, LeaseLost, KeyboardInterrupt) as error:
         # Another process submitted the same a moment ago: its job is the one to return.
-        existing = existing_job(ledger, spec, listing, asked.new, intake.settings)
+        existing = existing_job(ledger, spec, listing, asked.new, intake.settings, asked.tenant)
         if existing is None and marked:
             directory.release()
+        if existing is None and intake.giver is not None:
+            directory.give_back(intake.giver)
         if existing is None or not isinstance(error, BadInput):
             raise
         intake.answer = existing
@@ -427,6 +462,7 @@ def store_job(intake: Intake) -> None:
         rows_marked=sum(planned.marked.values()),
         rows_left_out=planned.left_out,
         linked_twice=listing.remark,
+        given_by=None if giver is None else giver.job_id,
     )
 
 

@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager
 
 from nightshift.common import storage
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs import given_outputs, jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.producer.submit.intake import (
@@ -72,7 +72,13 @@ def spec_and_identity(spec: JobSpec, settings: Settings) -> tuple[JobSpec, str]:
     return intake.spec, intake.identity
 
 
-def is_known(ledger: Ledger, spec: JobSpec) -> bool:
-    """Whether the ledger has a job for the output directory of this spec."""
+def is_known(ledger: Ledger, spec: JobSpec, settings: Settings) -> bool:
+    """Whether the ledger has the job of this spec, or another one that keeps the output directory to itself."""
     with ledger.transaction() as connection:
-        return jobs.by_output(connection, resolved(spec).output.uri) is not None
+        job = jobs.by_output(connection, resolved(spec).output.uri)
+        facts = None if job is None else given_outputs.facts(connection, job.id)
+    if job is None or facts is None:
+        return False
+    return (
+        not given_outputs.gives(facts, "") or spec_and_identity(spec, settings)[1] == job.identity
+    )

@@ -51,7 +51,8 @@ class Submitted:
     job that its rows run in another order than the dataset's; `auto_args` what `engine.args: auto` stands
     for in it. `linked_twice` is what the listing of the input remarks,
     `newer_version` that the table it reads has a newer version, `rows_marked` in how many rows of a new job half
-    of a character is read as U+FFFD, `rows_left_out` how many rows of its files `input.where` leaves out.
+    of a character is read as U+FFFD, `rows_left_out` how many rows of its files `input.where` leaves out. `given_by`
+    is the failed job that gave its output directory to a new one.
     """
 
     job_id: int
@@ -69,6 +70,7 @@ class Submitted:
     rows_marked: int = 0
     rows_left_out: int = 0
     newer_version: str | None = None
+    given_by: int | None = None
 
     @property
     def remarks(self) -> list[str]:
@@ -77,6 +79,11 @@ class Submitted:
             retry = f"`nightshift retry {self.job_id} --failed`"
             return [f"job {self.job_id} has failed: fix the cause, then {retry} continues the job"]
         found = [] if self.state.over else [field.message(self.job_id) for field in self.kept]
+        if self.given_by is not None:
+            found.append(
+                f"job {self.given_by}, which failed before a row had an answer, gave its output directory to job "
+                f"{self.job_id}"
+            )
         if self.beside:
             found.append(
                 "the output directory is not empty: the parts will lie beside "

@@ -302,6 +302,17 @@ def refuse_deleted(connection: Connection, job_id: int) -> None:
         )
 
 
+def refuse_given_up(connection: Connection, job_id: int) -> None:
+    """BadInput for a failed job that gave its output directory to another one."""
+    statement = text("SELECT output_to FROM jobs WHERE id = :id")
+    taker = connection.scalar(statement, {"id": job_id})
+    if taker is not None:
+        raise BadInput(
+            f"job {job_id} failed and gave its output directory to job {taker}, so it cannot run again: submit its "
+            "spec with another output directory"
+        )
+
+
 def reopen(connection: Connection, job_id: int) -> None:
     """A completed or failed job runs again (retry).
 
@@ -310,6 +321,7 @@ def reopen(connection: Connection, job_id: int) -> None:
     """
     state = lock(connection, job_id)
     refuse_deleted(connection, job_id)
+    refuse_given_up(connection, job_id)
     if state in (JobState.RUNNING, JobState.PAUSED):
         return
     if not _move(connection, job_id, JobState.RUNNING):
