@@ -27,6 +27,13 @@ MANIFEST_BYTES = 64 * 2**20
 """A larger manifest is not read."""
 
 
+def check_id_values(looked_at: Intake) -> None:
+    """BadInput for an id column without a single value: each row would fail."""
+    column, schema = looked_at.spec.input.id, looked_at.plan.schema
+    if column in schema.names and pa.types.is_null(schema.field(column).type):
+        raise BadInput(f"input.id names the column {column!r}, which has no value in any row")
+
+
 class Depth(Enum):
     """How closely an input is looked at: its columns, or the values of the id column, too."""
 
@@ -39,6 +46,7 @@ LOOKS: Mapping[Depth, Sequence[Callable[[Intake], None]]] = {
         intake.resolve,
         intake.list_files,
         intake.plan_files,
+        check_id_values,
         intake.check_columns,
     ),
     Depth.IDS: (
@@ -46,6 +54,7 @@ LOOKS: Mapping[Depth, Sequence[Callable[[Intake], None]]] = {
         intake.list_files,
         intake.check_batch_file,
         intake.plan_files,
+        check_id_values,
         intake.check_columns,
         intake.check_ids,
     ),
@@ -103,9 +112,6 @@ def look_at_input(spec: JobSpec, settings: Settings, depth: Depth) -> None:
         looked_at = Intake(spec, settings, copies=copies)
         for step in LOOKS[depth]:
             step(looked_at)
-    column, schema = spec.input.id, looked_at.plan.schema
-    if column in schema.names and pa.types.is_null(schema.field(column).type):
-        raise BadInput(f"input.id names the column {column!r}, which has no value in any row")
 
 
 def _is_completed(output_uri: str) -> bool:

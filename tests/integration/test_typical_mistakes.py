@@ -1,0 +1,253 @@
+"""What a beginner gets wrong is answered by `nightshift run` in one sentence, before a server is started."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from nightshift.common.errors import BadInput
+from nightshift.common.settings import Settings
+from nightshift.common.spec import FunctionEngineSpec
+from nightshift.producer.cli.app import app
+from nightshift.producer.local.callable_check import CallableCheck
+from tests.support.fleet import Fleet
+
+RULES = """
+WORDS = {"a": 1}
+
+def length(rows):
+    return [{"n": len(row["text"])} for row in rows]
+
+def two(rows, n):
+    return rows
+
+class Sized:
+    def __init__(self, size):
+        self.size = size
+
+    def __call__(self, rows):
+        return rows
+
+class Plain:
+    pass
+"""
+
+SPEC = """name: x
+input: {uri: in.jsonl, id: id}
+task: {kind: generate, prompt: "Sum up {{ text }}"}
+engine: {backend: vllm, model: org/model}
+output: {uri: out}
+"""
+
+FUNCTION = ("in.jsonl", "--id", "id", "--out", "out", "--callable")
+MODEL = ("in.jsonl", "--id", "id", "--out", "out", "--prompt", "Sum up {{ text }}", "--model")
+PLAIN = (*FUNCTION, "rules:length")
+NAMED = (*MODEL, "org/model")
+FILE = ("job.yaml",)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """What is typed behind `nightshift run`, the files beside it, and what the answer must say."""
+
+    typed: tuple[str, ...]
+    says: tuple[str, ...]
+    files: tuple[tuple[str, str], ...] = ()
+
+
+def changed(old: str, new: str) -> tuple[tuple[str, str]]:
+    assert old in SPEC
+    return (("job.yaml", SPEC.replace(old, new)),)
+
+
+def reads(name: str, *rest: str) -> tuple[str, ...]:
+    return (name, *PLAIN[1:], *rest)
+
+
+MISTAKES = {
+    "no such input": Mistake(reads("inn.jsonl"), ("inn.jsonl", "no such file")),
+    "no such spec": Mistake(("jbo.yaml",), ("jbo.yaml",)),
+    "no file matches": Mistake(reads("*.csv"), ("*.csv", "matches no file")),
+    "empty input": Mistake(reads("in.csv"), ("no rows",), (("in.csv", ""),)),
+    "an array": Mistake(reads("a.jsonl"), ("a.jsonl", "array"), (("a.jsonl", '[{"id": 1}]\n'),)),
+    "an array in .json": Mistake(reads("a.json"), ("jq -c '.[]'",), (("a.json", "[]"),)),
+    "a broken line": Mistake(reads("a.jsonl"), ("line 2",), (("a.jsonl", '{"id": 1}\n{"id": \n'),)),
+    "no Parquet": Mistake(reads("a.parquet"), ("not a Parquet",), (("a.parquet", "hello"),)),
+    "a workbook": Mistake(reads("a.xlsx"), ("save it as CSV",), (("a.xlsx", "PK"),)),
+    "CSV without a header": Mistake(reads("a.csv"), ("input.id", "1, hi"), (("a.csv", "1,hi\n2,ho\n"),)),
+    "CSV with a field too much": Mistake(reads("a.csv"), ("row 1",), (("a.csv", "id,text\n1,a,b\n"),)),
+    "another id": Mistake((*PLAIN, "--id", "idd"), ("'idd'", "did you mean 'id'")),
+    "ids without a value": Mistake(reads("a.jsonl"), ("input.id", "no value"), (("a.jsonl", '{"id": null}\n'),)),
+    "ids that repeat": Mistake(
+        FILE,
+        ("unique_id", "two rows"),
+        (*changed("id: id}", "id: id, unique_id: true}"), ("in.jsonl", '{"id": 1, "text": "a"}\n' * 2)),
+    ),
+    "another column in the prompt": Mistake((*NAMED, "--prompt", "Sum {{ txet }}"), ("did you mean 'text'",)),
+    "another column in the output": Mistake(FILE, ("'titel'",), changed("{uri: out}", "{uri: out, columns: [titel]}")),
+    "a prompt that does not parse": Mistake((*NAMED, "--prompt", "Sum {{ text }"), ("template",)),
+    "another column in a condition": Mistake((*PLAIN, "--where", "idd > 1"), ("did you mean 'id'",)),
+    "a condition that does not parse": Mistake((*PLAIN, "--where", "id => 1"), ("=>",)),
+    "output in the input": Mistake(reads("data", "--out", "data/out"), ("lies inside the input",), (("data/a.jsonl", '{"id": 1}\n'),)),
+    "input in the output": Mistake((*PLAIN, "--out", "."), ("inside the output directory",)),
+    "output that is a file": Mistake((*PLAIN, "--out", "rules.py"), ("is a file",)),
+    "no output": Mistake(("in.jsonl", "--callable", "rules:length"), ("--out",)),
+    "a function and a model": Mistake((*PLAIN, "--model", "m"), ("--callable", "--model")),
+    "a model without a prompt": Mistake(("in.jsonl", "--model", "m", "--out", "out"), ("--prompt",)),
+    "a key of no section": Mistake(FILE, ("promt",), changed("prompt:", "promt:")),
+    "a tab in the spec": Mistake(FILE, ("job.yaml",), changed("name: x\n", "name: x\nlimits:\n\tbudget: 1\n")),
+    "a template without quotes": Mistake(FILE, ("job.yaml",), changed('"Sum up {{ text }}"', "{{ text }}")),
+    "no such backend": Mistake(FILE, ("vlm", "vllm"), changed("vllm", "vlm")),
+    "a word for a number": Mistake(FILE, ("batch.rows",), changed("engine:", "batch: {rows: many}\nengine:")),
+    "no folder of a model": Mistake((*MODEL, "./models/q"), ("./models/q", "not a folder")),
+    "no absolute folder of a model": Mistake((*MODEL, "/nowhere/q"), ("/nowhere/q", "not a folder")),
+    "a folder without a model": Mistake((*MODEL, "./q"), ("no config.json",), (("q/readme.txt", "hi"),)),
+    "no argument of vLLM": Mistake((*NAMED, "--engine-arg", "max_modl_len=9"), ("did you mean 'max_model_len'",)),
+    "an argument of vLLM with hyphens": Mistake((*NAMED, "--engine-arg", "max-model-len=9"), ("did you mean 'max_model_len'",)),
+    "a regex that does not parse": Mistake((*NAMED, "--regex", "[a-"), ("regex",)),
+    "no JSON schema": Mistake((*NAMED, "--schema", "s.json"), ("objekt",), (("s.json", '{"type": "objekt"}'),)),
+    "an empty choice": Mistake((*NAMED, "--choice", "a,,b"), ("choice",)),
+    "no time": Mistake((*PLAIN, "--finish-by", "tomorow"), ("tomorow", "06:00")),
+    "a time that has passed": Mistake((*PLAIN, "--finish-by", "2020-01-01"), ("has passed",)),
+    "another function": Mistake((*FUNCTION, "rules:lenght"), ("did you mean rules:length", "rules.py", "'lenght'")),
+    "another module": Mistake((*FUNCTION, "rulez:length"), ("did you mean rules:length", "looked in")),
+    "no function named": Mistake((*FUNCTION, "rules"), ("module:name",)),
+    "no function": Mistake((*FUNCTION, "rules:WORDS"), ("is a dict",)),
+    "a function of two arguments": Mistake((*FUNCTION, "rules:two"), ("argument: 'n'",)),
+    "a class without arguments": Mistake((*FUNCTION, "rules:Sized"), ("engine.args", "'size'")),
+    "a class that cannot be called": Mistake((*FUNCTION, "rules:Plain"), ("__call__",)),
+    "a module that does not parse": Mistake((*FUNCTION, "broken:f"), ("SyntaxError", "broken.py:1"), (("broken.py", "def f(rows)\n"),)),
+    "a module that raises": Mistake((*FUNCTION, "broken:f"), ("KeyError: 'K'", "broken.py:3"), (("broken.py", "import os\n\nos.environ['K']\n"),)),
+    "a module that imports none": Mistake((*FUNCTION, "broken:f"), ("No module named 'pandsa'", "broken.py:1"), (("broken.py", "import pandsa\n"),)),
+    "a module that ends": Mistake((*FUNCTION, "broken:f"), ("exit code 3",), (("broken.py", "import os\nos._exit(3)\n"),)),
+}  # fmt: skip
+
+
+def furnish(folder: Path, mistake: Mistake) -> set[str]:
+    files = {"in.jsonl": '{"id": 1, "text": "a b"}\n{"id": 2, "text": "c"}\n', "rules.py": RULES}
+    for name, text in {**files, **dict(mistake.files)}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    return names(folder)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} - {"__pycache__"}
+
+
+@pytest.fixture
+def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("NIGHTSHIFT_DATABASE_URL", "NIGHTSHIFT_BROKER_URL", "NIGHTSHIFT_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Fleet]:
+    found = Fleet(tmp_path)
+    yield found
+    found.end()
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_answered_before_a_server_starts(at_home: Path, mistake: Mistake) -> None:
+    before = furnish(at_home, mistake)
+    found = CliRunner().invoke(app, ["run", *mistake.typed])
+    assert found.exit_code == 2, found.output
+    assert found.stderr.count("\n") == 1
+    assert [said for said in mistake.says if said not in found.stderr] == [], found.stderr
+    assert found.stdout == ""
+    assert names(at_home) == before
+
+
+@pytest.mark.parametrize("named", ["another function", "another id", "no argument of vLLM"])
+def test_a_mistake_ends_the_real_command_with_2(tmp_path: Path, named: str) -> None:
+    mistake = MISTAKES[named]
+    before = furnish(tmp_path, mistake)
+    found = Fleet(tmp_path).command("run", *mistake.typed)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr.count("\n") == 1
+    assert names(tmp_path) == before
+
+
+def test_a_job_of_the_folder_is_checked_before_its_ledger_starts(at_home: Path) -> None:
+    (at_home / ".nightshift" / "postgres").mkdir(parents=True)
+    furnish(at_home, MISTAKES["another function"])
+    found = CliRunner().invoke(app, ["run", *MISTAKES["another function"].typed])
+    assert found.exit_code == 2
+    assert [path.name for path in (at_home / ".nightshift").rglob("*")] == ["postgres"]
+
+
+def test_submit_and_serve_never_import_the_code_of_users(
+    at_home: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The module may lie on workers only."""
+    furnish(
+        at_home,
+        Mistake((), (), (("rules.py", "from pathlib import Path\nPath('trace').touch()\n"),)),
+    )
+    monkeypatch.setenv("NIGHTSHIFT_DATABASE_URL", database_url)
+    monkeypatch.syspath_prepend(at_home)
+    runner = CliRunner()
+    for typed in (PLAIN, (*FUNCTION, "elsewhere:f", "--out", "other")):
+        found = runner.invoke(app, ["submit", *typed])
+        assert found.exit_code == 0, found.output
+    assert not (at_home / "trace").exists()
+    assert "rules" not in sys.modules
+
+
+def check(folder: Path, where: str, seconds: float = 60.0) -> str | None:
+    engine = FunctionEngineSpec.model_validate({"backend": "function", "callable": where})
+    with CallableCheck(engine, Settings(callable_paths=(str(folder),)), seconds) as found:
+        return found.result()
+
+
+def test_a_module_that_is_slow_to_import_is_a_remark_and_its_process_ends(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import threading\nfrom pathlib import Path\n"
+        "(Path(__file__).parent / 'began').touch()\nthreading.Event().wait()\n"
+    )
+    remark = check(tmp_path, "slow:f", 0.0)
+    assert remark is not None
+    assert remark.startswith("slow took more than 0 s to import")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f(rows):\n    return rows\n",
+        "f = len\n",
+        "print('hello')\nimport functools\nf = functools.partial(print, 1)\n",
+        "class f:\n    def __init__(self, size=1): ...\n    def __call__(self, rows): ...\n",
+        "import subprocess\nsubprocess.Popen(['sleep', '60'])\ndef f(*rows): ...\n",
+    ],
+    ids=["a function", "of C", "that prints", "a class", "that starts a process"],
+)
+def test_what_a_worker_can_call_is_not_refused(tmp_path: Path, code: str) -> None:
+    (tmp_path / "fine.py").write_text(code)
+    assert check(tmp_path, "fine:f") is None
+
+
+def test_a_module_with_the_name_of_an_installed_one_is_refused_as_by_the_worker(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "numpy.py").write_text("def f(rows):\n    return rows\n")
+    with pytest.raises(BadInput, match="an installed module has the name 'numpy', too"):
+        check(tmp_path, "numpy:f")
+
+
+def test_a_completed_job_needs_its_module_no_more(alone: Fleet) -> None:
+    """The same command tells of its output, and loads nothing."""
+    furnish(alone.folder, Mistake((), ()))
+    assert alone.command("run", *PLAIN).returncode == 0
+    (alone.folder / "rules.py").unlink()
+    again = alone.command("run", *PLAIN)
+    assert again.returncode == 0, again.stderr
+    assert (
+        json.loads((alone.folder / "out" / "_manifest.json").read_text())["status"] == "completed"
+    )
