@@ -25,6 +25,9 @@ from nightshift.producer.local.worker_settings import for_spec
 if TYPE_CHECKING:
     from nightshift.producer.submit.before import Depth, Found
 
+IMPORT_SECONDS = 5.0
+"""How long the import of a function's module may take before nobody waits for it any more."""
+
 MOST_BYTES = 32 * 2**20
 """Input up to here is read as a submit reads it, which takes a second at most. Of more only Parquet is looked at,
 whose columns stand in its footers."""
@@ -64,7 +67,7 @@ def _imported(spec: JobSpec, settings: Settings) -> Iterator[CallableCheck | Non
     if not isinstance(spec.engine, FunctionEngineSpec):
         yield None
         return
-    with CallableCheck(spec.engine, for_spec(spec, settings)) as check:
+    with CallableCheck(spec.engine, for_spec(spec, settings), IMPORT_SECONDS) as check:
         yield check
 
 

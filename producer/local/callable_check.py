@@ -15,9 +15,6 @@ from nightshift.common.settings import Settings, function_environment
 from nightshift.common.spec import FunctionEngineSpec
 from nightshift.producer.local import import_callable
 
-MOST_SECONDS = 5.0
-"""How long the import may take before nobody waits for it any more: the worker imports the module again."""
-
 END_SECONDS = 5.0
 """A process whose connection ended has so long to say how it ended."""
 
@@ -33,9 +30,7 @@ class CallableCheck:
     it started.
     """
 
-    def __init__(
-        self, engine: FunctionEngineSpec, settings: Settings, seconds: float = MOST_SECONDS
-    ) -> None:
+    def __init__(self, engine: FunctionEngineSpec, settings: Settings, seconds: float) -> None:
         """`settings` are those of the worker that will call the function."""
         self._module = engine.module
         setup = {

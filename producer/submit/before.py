@@ -6,8 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 
-import pyarrow as pa
-
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import owner_marker, part_names
@@ -27,13 +25,6 @@ MANIFEST_BYTES = 64 * 2**20
 """A larger manifest is not read."""
 
 
-def check_id_values(looked_at: Intake) -> None:
-    """BadInput for an id column without a single value: each row would fail."""
-    column, schema = looked_at.spec.input.id, looked_at.plan.schema
-    if column in schema.names and pa.types.is_null(schema.field(column).type):
-        raise BadInput(f"input.id names the column {column!r}, which has no value in any row")
-
-
 class Depth(Enum):
     """How closely an input is looked at: its columns, or the values of the id column, too."""
 
@@ -46,7 +37,6 @@ LOOKS: Mapping[Depth, Sequence[Callable[[Intake], None]]] = {
         intake.resolve,
         intake.list_files,
         intake.plan_files,
-        check_id_values,
         intake.check_columns,
     ),
     Depth.IDS: (
@@ -54,7 +44,6 @@ LOOKS: Mapping[Depth, Sequence[Callable[[Intake], None]]] = {
         intake.list_files,
         intake.check_batch_file,
         intake.plan_files,
-        check_id_values,
         intake.check_columns,
         intake.check_ids,
     ),

@@ -36,7 +36,10 @@ def test_a_job_that_failed_by_its_code_and_is_mended_goes_on_by_the_same_command
     alone: Fleet,
 ) -> None:
     code = alone.folder / "rules.py"
-    code.write_text("import nothing_there")
+    # What fails only once the function's instance is made: an import that fails is answered before a server starts.
+    code.write_text(
+        "class loud:\n    def __init__(self):\n        import nothing_there\n    def __call__(self, rows): ...\n"
+    )
     failed = alone.command(*RUN)
     assert failed.returncode == 3, failed.stderr + logs(alone.folder)
     assert "nightshift run SPEC    continues the job after the cause is fixed" in failed.stdout

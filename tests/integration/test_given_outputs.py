@@ -140,8 +140,7 @@ def test_attempts_are_numbered_behind_those_of_the_failed_job(
     world: World, ledger: Ledger, folder: Path
 ) -> None:
     """Parts of both would have the same names, and a late sweep or writer of the first would meet the second's."""
-    first = put(ledger, folder, "lenght").job_id
-    world.admit(first)
+    first = known(world, folder, put(ledger, folder, "lenght").job_id, "lenght")
     lease = world.lease(first)
     world.run(leasing.release, [lease])
     world.run(jobs.fail, first, "no disk")
@@ -149,17 +148,16 @@ def test_attempts_are_numbered_behind_those_of_the_failed_job(
     finish(ledger, first, SETTINGS)
     late.parent.mkdir(exist_ok=True)
     late.write_text("never committed")
-    second = put(ledger, folder, "length").job_id
+    second = known(world, folder, put(ledger, folder, "length").job_id, "length")
     assert not late.exists()
-    world.admit(second)
     assert world.lease(second).attempt == lease.attempt + 1
 
 
 def test_a_job_with_a_part_a_lease_or_another_tenant_keeps_its_directory(
     world: World, ledger: Ledger, folder: Path
 ) -> None:
-    first = put(ledger, folder, "lenght", Asked(tenant="red")).job_id
-    world.admit(first)
+    submitted = put(ledger, folder, "lenght", Asked(tenant="red"))
+    first = known(world, folder, submitted.job_id, "lenght")
     lease = world.lease(first)
     world.run(jobs.fail, first, "no disk")
     finish(ledger, first, SETTINGS)
@@ -179,12 +177,18 @@ def test_a_job_with_a_part_a_lease_or_another_tenant_keeps_its_directory(
 def test_a_job_with_an_answer_keeps_its_directory(
     world: World, ledger: Ledger, folder: Path
 ) -> None:
-    first = put(ledger, folder, "lenght").job_id
-    world.admit(first)
+    first = known(world, folder, put(ledger, folder, "lenght").job_id, "lenght")
     world.commit(world.lease(first))
     world.run(jobs.fail, first, "no disk")
     with pytest.raises(BadInput, match="whose spec differs"):
         put(ledger, folder, "length")
+
+
+def known(world: World, folder: Path, job_id: int, function: str) -> int:
+    """Lets the world claim batches of the job, all of which are admitted."""
+    world.specs[job_id] = parse_spec(spec_of(folder, function), "test")
+    world.admit(job_id)
+    return job_id
 
 
 def waits(connection: Connection) -> bool:
