@@ -192,9 +192,10 @@ def known(world: World, folder: Path, job_id: int, function: str) -> int:
 
 
 def waits(connection: Connection) -> bool:
+    """Whether another transaction waits for a lock of this one."""
     found = connection.execute(
-        text("""SELECT count(*) FROM pg_stat_activity
-                WHERE datname = current_database() AND wait_event_type = 'Lock'""")
+        text("""SELECT count(*) FROM pg_locks
+                WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))""")
     )
     return bool(found.scalar())
 
