@@ -48,14 +48,32 @@ def unstorable(text: str) -> str | None:
     return HALF_CHARACTER if has_half_characters(text) else None
 
 
+def plural(count: int, one: str, many: str) -> str:
+    """The word for so many: `plural(count, "waits", "wait")`."""
+    return one if count == 1 else many
+
+
+def counted(count: int, noun: str, many: str = "") -> str:
+    """A number of things with their noun: "1 row", "2,000 rows". The plural has an s, or is `many`."""
+    return f"{count:,} {plural(count, noun, many or noun + 's')}"
+
+
+def counted_batches(count: int) -> str:
+    """The same of batches, whose plural is another."""
+    return counted(count, "batch", "batches")
+
+
 def marked_rows(rows: int) -> str:
     """What is said of so many rows with half characters."""
-    return f"{rows:,} rows hold half of a character (a lone surrogate), which is read as U+FFFD"
+    return (
+        f"{counted(rows, 'row')} {plural(rows, 'holds', 'hold')} half of a character (a lone surrogate), which "
+        "is read as U+FFFD"
+    )
 
 
 def left_out_rows(rows: int) -> str:
     """What is said of so many rows that do not match the condition of a job."""
-    return f"{rows:,} rows left out by input.where"
+    return f"{counted(rows, 'row')} left out by input.where"
 
 
 def escaped(text: str) -> str:

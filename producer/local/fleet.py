@@ -31,6 +31,9 @@ LEAVE_SECONDS = 40.0
 
 Servers = list[EmbeddedPostgres | EmbeddedRedis]
 
+START_SECONDS = 60.0
+"""Time in which the processes of a fleet have shown themselves in the ledger, if nothing is wrong with them."""
+
 MOST_ENDS = 6
 """Ends in a row of a process or a server with which `run` gives up."""
 
@@ -129,6 +132,12 @@ class LocalFleet:
         write_whole(self._home / "supervisors", "\n".join(supervisors))
         for process in self._processes:
             self._start(process)
+
+    def is_starting(self) -> bool:
+        """Whether every process runs for the first time, and not for long."""
+        began = [each.restarts.began_at for each in self._processes if not each.restarts.ends]
+        since = time.monotonic() - START_SECONDS
+        return len(began) == len(self._processes) and all(at and at > since for at in began)
 
     def is_broken(self) -> bool:
         """Starts what ended by itself again, once it is due; True when one of them ended too often in a

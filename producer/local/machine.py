@@ -99,6 +99,7 @@ class Machine:
                 self.console,
                 stop=lambda fleet=fleet: fleet.is_broken() or stop(),  # type: ignore[misc]
                 served=self.serves,
+                starting=fleet.is_starting,
             )
             job = ends.job
             fleet.raise_if_broken()
@@ -121,6 +122,12 @@ class Machine:
             if self.steps.path is not None:
                 arguments += ["--profile", str(self.steps.path)]
             self.fleet = self.new_fleet(for_spec(job.spec, self.settings), {"worker": arguments})
+            self.console.print(
+                f"starting a reaper and a worker, whose logs are in {self.settings.home}",
+                soft_wrap=True,
+                highlight=False,
+                markup=False,
+            )
             self.started.enter_context(running(self.fleet, self.console))
         return self.fleet
 
@@ -151,6 +158,7 @@ def machine(
     with home_lock(home), ExitStack() as stack:
         Here(Works.RUN).say(home)
         servers: Servers = []
+        console.print(_servers_said(settings), soft_wrap=True, highlight=False, markup=False)
         settings = _with_servers(settings, home, stack, servers)
         ledger = Ledger(
             settings.database_url or "",
@@ -164,10 +172,26 @@ def machine(
         yield Machine(ledger, settings, home, servers, started, console, steps)
 
 
+SERVERS = {"database_url": EmbeddedPostgres, "broker_url": EmbeddedRedis}
+"""The server that takes the place of each address that the environment does not name."""
+
+
+def _servers_said(settings: Settings) -> str:
+    """Which servers are started, and which are used."""
+    starts = [kind.name for name, kind in SERVERS.items() if getattr(settings, name) is None]
+    uses = [
+        f"{kind.name} of NIGHTSHIFT_{name.upper()}"
+        for name, kind in SERVERS.items()
+        if getattr(settings, name) is not None
+    ]
+    said = [f"starting {' and '.join(starts)} in {settings.home}"] if starts else []
+    return ", ".join([*said, *([f"using the {' and the '.join(uses)}"] if uses else [])])
+
+
 def _with_servers(settings: Settings, home: Path, stack: ExitStack, servers: Servers) -> Settings:
     """Starts each server that the environment does not name, and adds it to `servers`."""
     found: dict[str, str] = {}
-    for name, kind in (("database_url", EmbeddedPostgres), ("broker_url", EmbeddedRedis)):
+    for name, kind in SERVERS.items():
         if getattr(settings, name) is None:
             server = kind()
             found[name] = server.start(home)

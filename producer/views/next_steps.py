@@ -24,5 +24,20 @@ def next_steps(row: Values, here: Here = FLEET) -> list[str]:
         steps.append((advise(Need.RETRY_ROWS, here, job), "runs them again"))
     if row["status"] in ("failed", "cancelled"):
         steps.append((advise(Need.AFRESH, here, job), "starts afresh in another directory"))
+    if row["status"] == "completed" and row["rows_done"]:
+        steps += _results(row)
     notes = dict.fromkeys(note for command, _ in steps if (note := spec_note(command)))
     return [*(f"{command}    {then}" for command, then in steps), *notes]
+
+
+def _results(row: Values) -> list[tuple[str, str]]:
+    """What is done with the answers of a job that is over."""
+    job = row["job"]
+    return [
+        (f"nightshift sample {job}", "some rows, input beside output"),
+        (f"nightshift verify {job}", "checks that every row is there exactly once"),
+        (
+            f"nightshift collect {job} --to {row['name']}-answers.parquet",
+            "all rows as one file, in their order",
+        ),
+    ]

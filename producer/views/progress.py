@@ -18,7 +18,7 @@ from nightshift.common.ledger.fleet import outages, workers
 from nightshift.common.ledger.fleet.outages import Outage
 from nightshift.common.ledger.jobs import answer_counts, jobs
 from nightshift.common.ledger.jobs.jobs import Job
-from nightshift.common.ledger.queries import job_pace
+from nightshift.common.ledger.queries import failed_rows, job_pace
 from nightshift.common.states import JobState
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.views import rates, tables, watching
@@ -34,6 +34,10 @@ LINE_SECONDS = 5.0
 
 SILENT_SECONDS = 5.0
 """A question to Postgres that has no answer for so long is an outage that is said, whatever comes of it."""
+
+
+BEGINS = frozenset({"no_reaper", "no_worker", "other_engine_only", "making_room", "soon"})
+"""Kinds of reasons of a job whose reaper and worker are still starting."""
 
 
 @dataclass(slots=True)
@@ -89,6 +93,12 @@ class JobSnapshot:
         return self.job.spec.pool, self.job.spec.engine_key
 
     @property
+    def begins(self) -> bool:
+        """Whether nothing is said of the job but that nobody works on it yet."""
+        standing = self.progress.get("standing")
+        return self.job.state is JobState.RUNNING and getattr(standing, "kind", "") in BEGINS
+
+    @property
     def is_idle(self) -> bool:
         """Whether a watched job has done everything that was found so far."""
         return self.watching is not None and self.watching.is_idle
@@ -127,20 +137,26 @@ def follow(
     stop: Callable[[], bool] | None = None,
     until_idle: bool = False,
     served: tuple[str, str] | None = None,
+    starting: Callable[[], bool] = lambda: False,
     interval_seconds: float = 0.5,
 ) -> JobSnapshot:
     """Shows a job until it is over and its files are finished, paused, or `stop` says so; with
     `until_idle` until a watched job has done everything that was found so far; with `served` until it
-    needs another pool and engine key than these. Returns the last look.
+    needs another pool and engine key than these. While the processes that are to work on it are `starting`,
+    that none is there is not said. Returns the last look.
+
+    Where there is no live view, a line is printed when something has changed.
 
     Waits for the end of an outage of Postgres; raises Retryable only at the first look, and BadInput
     for a job that is deleted meanwhile.
     """
     seen = snapshot(ledger, job_id)
     looks = Looks(lambda: snapshot(ledger, job_id), ledger.place)
-    view, printed, printed_at = LiveView(), "", float("-inf")
+    view, printed_at, begins = LiveView(), float("-inf"), True
+    printed: tuple[object, ...] = ()
     with _screen(view, console) as live:
         while True:
+            begins = begins and starting() and seen.begins
             if live is not None:
                 said = [] if seen.watching is None else watching.lines(seen.watching)
                 known = view.away_since is None
@@ -150,14 +166,13 @@ def follow(
                     closing=_closing(seen),
                     watching=said,
                     outages=seen.outages,
+                    starting=begins,
                 )
                 live.refresh()
-            elif seen.at_rest or time.monotonic() - printed_at >= LINE_SECONDS:
-                printed_at = time.monotonic()
-                line = view.note() or _line(seen)
-                if line != printed or not seen.is_idle:
-                    console.print(line, soft_wrap=True, highlight=False)
-                printed = str(line)
+            elif seen.at_rest or (not begins and time.monotonic() - printed_at >= LINE_SECONDS):
+                printed_at, before, printed = time.monotonic(), printed, _change(seen, view)
+                if printed != before:
+                    console.print(view.note() or _line(seen), soft_wrap=True, highlight=False)
             if served not in (None, seen.served_by):
                 return seen
             if seen.at_rest or (until_idle and seen.is_idle) or (stop is not None and stop()):
@@ -245,6 +260,8 @@ def report_end(
     with ledger.transaction() as connection:
         row = _row(connection, job.id, here)
         found = watching.watching(connection, job.id)
+        if row["rows_failed"]:
+            row = {**row, "error_kinds": failed_rows.count_by_kind(connection, job.id)}
     console.print(tables.summary(row, here, ran=ran))
     if found is not None and not job.state.over:
         for line in (*watching.lines(found), watching.how_to_end(job.id)):
@@ -294,6 +311,15 @@ def _closing(seen: JobSnapshot) -> bool:
     waiting = row["batches_pending"] + row["batches_queued"] + row["batches_leased"]
     ends = waiting == 0 and seen.watching is None
     return seen.job.closed_at is None and (seen.job.state.over or ends)
+
+
+def _change(seen: JobSnapshot, view: LiveView) -> tuple[object, ...]:
+    """What a line is about: the next one is printed once this is another."""
+    if view.away_since is not None:
+        return (view.message,)
+    found = seen.watching
+    watch = None if found is None else (found.row["waiting_for_files"], found.row["files_listed"])
+    return (*tables.facts_of_line(seen.progress, seen.outages), watch)
 
 
 def _line(seen: JobSnapshot) -> str:

@@ -47,15 +47,18 @@ def job(
     closing: bool = False,
     watching: Sequence[str] = (),
     outages: Sequence[Outage] = (),
+    starting: bool = False,
 ) -> RenderableType:
-    """The live view of one job: bar, rates, batches, workers; what it waits for; and what is said of a
-    watched one.
+    """The live view of one job: bar, rates, batches, workers; what it waits for, unless its worker is still
+    `starting`; and what is said of a watched one.
     """
+    if starting:
+        row = {**row, "standing": None, "waiting": None}
     parts: list[RenderableType] = [
         _title(row),
         place(row),
         _bar(row),
-        _pace(row, closing=closing, stands=row["stands"]),
+        Text(STARTING, "yellow") if starting else _pace(row, closing=closing, stands=row["stands"]),
         *(Text(each.sentence(), "red") for each in outages),
         *_deadline(row),
         _batches(row),
@@ -73,10 +76,12 @@ def job(
         parts.append(Text(why, "yellow"))
     if workers:
         parts += ["", worker_table(workers)]
-    elif not why and row["status"] == "running" and not closing and open_batches(row):
+    elif not (why or starting or closing) and row["status"] == "running" and open_batches(row):
         parts.append(Text("no worker has this engine yet", "bright_black"))
     return Group(*parts)
 
+
+STARTING = "the reaper and the worker are starting"
 
 SAID_ELSEWHERE = ("loading", "waits_for_files", "storage_away", "rate_away", "server_away")
 """Kinds of reasons that a line of their own says."""
@@ -159,12 +164,34 @@ def line(row: Values, outages: Sequence[Outage] = ()) -> str:
     if row.get("deadline") is not None and row["status"] == "running":
         parts.append(row["deadline"].text)
     if row["status"] != "running":
-        parts.append(str(row["status"]))
+        parts.append(NO_ANSWER if without_answer(row) else str(row["status"]))
     if why := waits(row):
         parts.append(why)
     if row["remark"] and not row["finished_at"]:
         parts.append(row["remark"])
     return ", ".join(parts)
+
+
+def facts_of_line(row: Values, outages: Sequence[Outage] = ()) -> tuple[object, ...]:
+    """What of the line is no figure of speed or time; of a load the minutes."""
+    loads = row["loading_seconds"] if loading(row) else None
+    return (
+        rows_over(row),
+        row["rows_failed"],
+        row["status"],
+        waits(row),
+        None if row["finished_at"] else row["remark"],
+        tuple(each.brief() for each in outages),
+        None if loads is None else int(loads // 60),
+    )
+
+
+NO_ANSWER = "no row has an answer"
+
+
+def without_answer(row: Values) -> bool:
+    """Whether the job is completed, and every row has failed."""
+    return row["status"] == "completed" and bool(row["rows_failed"]) and not row["rows_done"]
 
 
 def summary(row: Values, here: Here = FLEET, *, ran: bool = True) -> RenderableType:
@@ -195,14 +222,16 @@ def summary(row: Values, here: Here = FLEET, *, ran: bool = True) -> RenderableT
     ):
         if what:
             table.add_row(name, Text(what, "yellow"))
-    for advice in next_steps(row, here):
-        table.add_row("next", Text(advice))
-    return Group(_title(row), table)
+    for place, advice in enumerate(next_steps(row, here)):
+        table.add_row("" if place else "next", Text(advice))
+    return Group(_title(row, Text(NO_ANSWER, "red") if without_answer(row) else None), table)
 
 
 def _rows_ended(row: Values) -> Text:
     rows = Text(f"{row['rows_done']:,} done")
     rows.append(f", {row['rows_failed']:,} failed", "red" if row["rows_failed"] else "")
+    if kinds := row.get("error_kinds"):
+        rows.append(f" ({', '.join(f'{count:,} {kind}' for kind, count in kinds.items())})", "red")
     if left := row["rows_total"] - rows_over(row):
         rows.append(f", {left:,} not run", "yellow")
     return rows
@@ -212,8 +241,9 @@ def _speed(row: Values) -> Iterator[tuple[str, str]]:
     """How fast the job was."""
     rate, seconds = overall_rate(row), elapsed_seconds(row)
     if rate is not None and seconds is not None:
-        yield "rate", f"{rate:,.1f} rows/s over {duration(seconds)}"
-    if row["engine_seconds"]:
+        over = duration(seconds) if seconds >= 1 else f"{seconds:.2f} s"
+        yield "rate", f"{rate:,.1f} rows/s over {over}"
+    if (row["engine_seconds"] or 0) >= 1:
         yield "engines", f"{duration(row['engine_seconds'])} at work"
 
 
@@ -378,11 +408,11 @@ def _machines_set_aside(machines: Sequence[Values]) -> list[RenderableType]:
     return ["", table]
 
 
-def _title(row: Values) -> Text:
+def _title(row: Values, state: Text | None = None) -> Text:
     title = Text(row["name"], "bold")
     title.append(f"  job {row['job']}", "not bold")
     title.append("  ")
-    return title.append_text(job_state(row))
+    return title.append_text(job_state(row) if state is None else state)
 
 
 def _bar(row: Values) -> Table:
