@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from nightshift.common import remotes
 from nightshift.common.errors import BadInput
 from nightshift.common.serve_settings import ServeSettings
+from nightshift.common.validation import phrase
 
 
 def _separated(by: str) -> BeforeValidator:
@@ -314,7 +315,7 @@ def load_settings(**overrides: Any) -> Settings:
     except ValidationError as error:
         mistakes = "; ".join(
             f"NIGHTSHIFT_{'.'.join(str(step) for step in mistake['loc']).upper()}: "
-            f"{mistake['msg'].removeprefix('Value error, ')}".removeprefix("NIGHTSHIFT_: ")
+            f"{phrase(mistake)}".removeprefix("NIGHTSHIFT_: ")
             for mistake in error.errors()
         )
         raise BadInput(f"the environment cannot be used: {mistakes}") from error

@@ -16,6 +16,48 @@ _ITEM = re.compile(r"^(?:item|element): *")
 """The name that Arrow prints for what a list holds."""
 
 
+MEANT = {
+    **dict.fromkeys(("integer", "int", "long", "bigint"), "int64"),
+    "smallint": "int16",
+    **dict.fromkeys(("number", "numeric", "decimal", "real"), "double"),
+    **dict.fromkeys(
+        ("str", "text", "varchar", "char", "uuid", "json", "any", "category", "enum"), "string"
+    ),
+    "boolean": "bool",
+    **dict.fromkeys(("datetime", "timestamp", "timestamptz"), "timestamp[us]"),
+    "time": "time64[us]",
+    **dict.fromkeys(("date",), "date32"),
+    **dict.fromkeys(("bytes", "blob", "bytea"), "binary"),
+    **dict.fromkeys(("list", "array"), "list<string>"),
+    **dict.fromkeys(
+        ("object", "dict", "map", "struct", "record"), "struct<name: string>, or string for JSON"
+    ),
+}
+"""The Arrow type that is meant by a word of other languages."""
+
+SOME = "int64, double, string, bool, date32, timestamp[us], list<float> or struct<name: string>"
+
+
+def _no_type(name: str) -> str:
+    found = re.fullmatch(
+        r"(?:list|array)\s*[\[(]\s*([\w ]+?)\s*[\])]|([\w ]+?)\s*\[\]", name, re.IGNORECASE
+    )
+    if found:
+        inner = (found[1] or found[2]).lower()
+        return f"{name!r} is no type: write list<{MEANT.get(inner, inner)}>"
+    word = re.sub(r"\(.*\)$", "", name.lower()).strip()
+    meant = MEANT.get(word) or (word if word != name and _is_type(word) else None)
+    return f"{name!r} is no type: write {meant or f'a type such as {SOME}'}"
+
+
+def _is_type(name: str) -> bool:
+    try:
+        pa.type_for_alias(name)
+    except ValueError:
+        return False
+    return True
+
+
 def arrow_type(name: str) -> pa.DataType:
     """The type of this name; ValueError for a name that there is no type for."""
     name = name.strip()
@@ -26,7 +68,10 @@ def arrow_type(name: str) -> pa.DataType:
         return pa.struct([_field(part) for part in _parts(found[1])])
     if found := _ZONED.fullmatch(name):
         return pa.timestamp(found[1], found[2])
-    return pa.type_for_alias(name)
+    try:
+        return pa.type_for_alias(name)
+    except ValueError as error:
+        raise ValueError(_no_type(name)) from error
 
 
 def map_type(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:

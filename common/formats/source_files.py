@@ -2,6 +2,7 @@
 whether it is still the file that was planned.
 """
 
+import shlex
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Final
@@ -28,13 +29,15 @@ COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 
 
 REFUSED_SUFFIXES = {
-    ".json": "holds one value and not rows: write an object a line, as `jq -c '.[]'` does, and "
-    "call it .jsonl",
+    ".json": "holds one value and not rows: `{lines}` writes a row a line",
     ".xz": "cannot be read: compress it with gzip or zstd instead",
     ".zip": "is an archive: unpack it",
     ".xlsx": "is a workbook: save it as CSV",
 }
-"""Formats that people try, and what to do instead."""
+"""Formats that people try, and what to do instead; `lines` is a command."""
+
+UNPACKERS = {"gzip": "gzip -dc", "zstd": "zstd -dc", "bz2": "bzip2 -dc"}
+"""The command that unpacks what each codec of COMPRESSIONS packs."""
 
 
 def file_format(uri: str, declared: InputFormat | None = None) -> InputFormat:
@@ -54,11 +57,24 @@ def file_format(uri: str, declared: InputFormat | None = None) -> InputFormat:
     works = ", ".join(SUFFIXES)
     if suffix in REFUSED_SUFFIXES:
         raise BadInput(
-            f"{uri}: a {suffix} file {REFUSED_SUFFIXES[suffix]}; supported suffixes are {works}"
+            f"{uri}: a {suffix} file {REFUSED_SUFFIXES[suffix].format(lines=lines_of(uri))}; supported suffixes are {works}"
         )
     raise BadInput(
         f"{uri}: the suffix does not tell the format; supported suffixes are {works}; or set input.format"
     )
+
+
+def lines_of(uri: str, rows: str = ".[]") -> str:
+    """The command that makes JSON lines of a JSON file; `rows` are its rows as jq says it. A file of a store
+    stands in the command with its name alone.
+    """
+    file = uri.rpartition("/")[2] if "://" in uri else uri
+    codec = compression(uri)
+    bare = PurePosixPath(file).with_suffix("") if codec else PurePosixPath(file)
+    name = bare.stem if bare.suffix.lower() == ".json" else f"{bare.stem}-lines"
+    read = f"jq -c {shlex.quote(rows) if rows != '.' else rows}"
+    packed = f"{UNPACKERS[codec]} {shlex.quote(file)} | {read}" if codec else ""
+    return f"{packed or f'{read} {shlex.quote(file)}'} > {shlex.quote(f'{name}.jsonl')}"
 
 
 def compression(uri: str) -> str | None:

@@ -19,6 +19,7 @@ from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wa
 
 from nightshift.common.errors import Permanent, Retryable
 from nightshift.common.processes.process_table import Process, kernel, look
+from nightshift.common.system_errors import told
 
 # The traps come first, and a line reports them: from then on no signal to the group ends the
 # watcher early. Nothing is ever written to its stdin: `read` returns at end-of-file only.
@@ -98,7 +99,7 @@ class ProcessGroup:
             os.close(lifeline)
             _forget(kept)
             if isinstance(error, OSError):
-                raise Permanent(f"{argv[0]} cannot be started: {error}") from error
+                raise Permanent(f"{argv[0]} cannot be started: {told(error)}") from error
             raise
         return cls(watcher, main, lifeline, kept)
 

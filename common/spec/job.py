@@ -104,7 +104,8 @@ class JobSpec(Section):
         self._refuse_reserved_columns(is_stored=info.context == STORED)
         if self.limits.budget is not None and not self.engine.has_price:
             raise ValueError(
-                "limits.budget needs a price: say engine.price_per_hour or a price of tokens"
+                "limits.budget needs a price: give engine.price_per_hour, or "
+                "engine.price_per_million_prompt_tokens and engine.price_per_million_output_tokens"
             )
         self._refuse_output_schema()
         return self

@@ -12,11 +12,14 @@ import yaml
 from pydantic import ValidationError
 
 from nightshift.common.errors import BadInput
+from nightshift.common.spec import keys, yaml_errors
 from nightshift.common.spec.engines import ADDRESS, CALLABLE, EngineSection
 from nightshift.common.spec.job import NAME, JobSpec
 from nightshift.common.spec.sections import PAUSE
 from nightshift.common.spec.tables import CATALOG_NAME, TABLE_NAME
+from nightshift.common.system_errors import told
 from nightshift.common.text import unstorable
+from nightshift.common.validation import merged, phrase, place_of
 
 SPEC_BYTES = 1024 * 1024
 """Largest spec file, in bytes."""
@@ -68,16 +71,16 @@ def load_spec(path: Path) -> JobSpec:
 
 def mistakes(error: ValidationError) -> list[str]:
     """One phrase for each mistake, with the dotted place; union tags are left out of the place."""
-    lines = []
+    found = []
     for mistake in error.errors():
-        place = ".".join(str(step) for step in mistake["loc"] if step not in TAGS)
-        message = mistake["msg"].removeprefix("Value error, ")
+        place = place_of(tuple(step for step in mistake["loc"] if step not in TAGS))
+        message = phrase(mistake)
         if mistake["type"] == "extra_forbidden":
-            message = "unknown key"
+            message += keys.hint(place)
         elif mistake["type"] == "string_pattern_mismatch":
             message = f"must be {PATTERNS[mistake['ctx']['pattern']]}"
-        lines.append(f"{place}: {message}" if place else message)
-    return lines
+        found.append((place, message))
+    return [f"{place}: {message}" if place else message for place, message in merged(found)]
 
 
 def read_yaml(path: Path) -> object:
@@ -92,8 +95,7 @@ def parse_yaml(text: str, source: str) -> object:
     try:
         return _parsed(text, source)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        # A value that looks like a date or a number, but is none, is a ValueError.
-        raise BadInput(f"{source}: no valid YAML ({' '.join(str(error).split())})") from error
+        raise BadInput(f"{source}: no valid YAML, {yaml_errors.said(error, text)}") from error
 
 
 def read_text(path: Path, what: str) -> str:
@@ -104,8 +106,10 @@ def read_text(path: Path, what: str) -> str:
             data = file.read(SPEC_BYTES + 1)
         if len(data) <= SPEC_BYTES:
             return data.decode("utf-8")
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise BadInput(f"{path}: cannot be read ({error})") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: no text in UTF-8, at byte {error.start + 1}") from error
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path} cannot be read: {told(error)}") from error
     raise BadInput(f"{path}: larger than {SPEC_BYTES} bytes, this is no {what}")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from nightshift.common.errors import StorageUnavailable
+from nightshift.common.system_errors import told
 
 
 @contextmanager
@@ -25,8 +26,8 @@ def writing(uri: str) -> AbstractContextManager[None]:
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, in the words of the operating system or the driver."""
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+    """What went wrong, in words of ours or of the driver."""
+    return told(error)
 
 
 def _driver_errors() -> tuple[type[BaseException], ...]:

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics, make_w
 
 from nightshift.common.errors import BadInput
 from nightshift.common.settings import Settings
+from nightshift.common.system_errors import told
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +52,7 @@ def serve(settings: Settings, registry: CollectorRegistry) -> Iterator[int | Non
     except OSError as error:
         raise BadInput(
             f"the metrics cannot be served on {host} port {settings.metrics_port} "
-            f"({error.strerror or error}): set NIGHTSHIFT_METRICS_PORT to a port that is free, "
+            f"({told(error)}): set NIGHTSHIFT_METRICS_PORT to a port that is free, "
             "and NIGHTSHIFT_METRICS_HOST to an address of this machine"
         ) from error
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()

@@ -23,6 +23,7 @@ from typing import Any
 
 from nightshift.common.errors import BadInput
 from nightshift.common.processes.process_table import kernel, look
+from nightshift.common.system_errors import told
 
 VARIABLE = "NIGHTSHIFT_RUN_DIR"
 """The one setting that is read apart from the others: a probe runs every ten seconds, and pydantic
@@ -52,7 +53,7 @@ def usable() -> Path:
     try:
         os.listdir(folder)  # noqa: PTH208 - the answer does not matter, being allowed to ask does
     except OSError as error:
-        raise NoRunDir(f"{VARIABLE}: {folder} cannot be read: {error.strerror}") from error
+        raise NoRunDir(f"{VARIABLE}: {folder} cannot be read: {told(error)}") from error
     return folder
 
 
@@ -84,7 +85,7 @@ class StateFile:
             self._new.write_text(json.dumps(whole), encoding="utf-8")
             self._new.replace(self._path)
         except OSError as error:
-            known, self._unwritable = self._unwritable, str(error)
+            known, self._unwritable = self._unwritable, told(error)
             return self._unwritable if self._unwritable != known else None
         self._written_at, self._written, self._unwritable = now, (late_at, facts), ""
         return None
@@ -113,7 +114,7 @@ def claim(run_dir: Path, role: str) -> StateFile:
             for left in (run_dir / CHILDREN).iterdir():
                 left.unlink(missing_ok=True)
     except OSError as error:
-        raise BadInput(f"{VARIABLE}: {run_dir} cannot be used: {error.strerror}") from error
+        raise BadInput(f"{VARIABLE}: {run_dir} cannot be used: {told(error)}") from error
     return StateFile(path)
 
 
@@ -138,7 +139,7 @@ def read_state(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, ValueError):
         return None
     except OSError as error:
-        raise NoRunDir(f"{VARIABLE}: {path} cannot be read: {error.strerror}") from error
+        raise NoRunDir(f"{VARIABLE}: {path} cannot be read: {told(error)}") from error
     return state if is_alive(state) else None
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from nightshift.common.errors import BadInput
 from nightshift.common.processes import process_table
+from nightshift.common.system_errors import told
 
 
 class Step(Enum):
@@ -73,7 +74,7 @@ def checked(path: Path) -> Path:
     try:
         append(path, "")
     except OSError as error:
-        raise BadInput(f"the profile cannot be written to {path}: {error.strerror}") from error
+        raise BadInput(f"the profile cannot be written to {path}: {told(error)}") from error
     return path.absolute()
 
 

@@ -10,6 +10,7 @@ from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.jobs import archives, deletions, job_end, jobs, table_commits
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
+from nightshift.common.system_errors import told
 from nightshift.common.text import first_few
 from nightshift.producer.control import deletion
 from nightshift.producer.control.answer import Answer
@@ -81,7 +82,7 @@ def find(ledger: Ledger, settings: Settings) -> Garbage:
         try:
             uris = _orphans(ledger, _job(ledger, job_id), settings)
         except (NightshiftError, OSError) as error:
-            unseen[job_id] = str(error)
+            unseen[job_id] = told(error)
             continue
         if uris:
             orphans[job_id] = uris

@@ -33,6 +33,7 @@ from tenacity import (
 
 from nightshift.common.errors import BadInput
 from nightshift.common.processes.process_group import end_recorded
+from nightshift.common.system_errors import told
 
 _LOCK_SECONDS = 5.0  # a holder that was just killed may still be on its way out
 _ENDING_SECONDS = 120.0  # one that drains its worker takes longer, and is sure to end
@@ -57,7 +58,7 @@ def home_lock(home: Path) -> Iterator[None]:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise BadInput(f"{home} cannot be the home folder: {error.strerror}") from error
+        raise BadInput(f"{home} cannot be the home folder: {told(error)}") from error
     try:
         _take(descriptor, home)
         for name in ("holder", "ending"):  # of one that was killed

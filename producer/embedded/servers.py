@@ -17,6 +17,7 @@ from tenacity import (
 
 from nightshift.common.errors import BadInput, Retryable
 from nightshift.common.processes.process_group import ProcessGroup
+from nightshift.common.system_errors import told
 from nightshift.producer.embedded.home import is_free, private, write_whole
 
 STOP_SECONDS = 20.0
@@ -68,7 +69,7 @@ class EmbeddedServer:
             self._prepare(home)
             self.group = self._bring_up(home, start_seconds)
         except OSError as error:
-            raise BadInput(f"{self.name} cannot run under {home}: {error}") from error
+            raise BadInput(f"{self.name} cannot run under {home}: {told(error)}") from error
         return self.url
 
     def start_again(self, home: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nightshift.common.errors import StorageUnavailable
 from nightshift.common.own_folder import own_folder
+from nightshift.common.system_errors import told
 
 PREFIX = "nightshift-sort-"
 
@@ -27,7 +28,7 @@ def spill_folder() -> Iterator[Path]:
     except OSError as error:
         raise StorageUnavailable(
             f"the rows cannot be sorted in {tempfile.gettempdir()}, the folder of temporary files "
-            f"(TMPDIR): {error.strerror or error}"
+            f"(TMPDIR): {told(error)}"
         ) from error
 
 

@@ -19,6 +19,7 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.fleet import workers
 from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.settings import Settings, child_environment
+from nightshift.common.system_errors import told
 from nightshift.producer.embedded.home import write_whole
 from nightshift.producer.embedded.postgres import EmbeddedPostgres
 from nightshift.producer.embedded.redis_server import EmbeddedRedis
@@ -233,7 +234,7 @@ class LocalFleet:
                     record=self._home / "processes",
                 )
         except (Permanent, OSError) as error:  # no process or no room: both may pass
-            self._note_end(process, "before it ran", error=str(error))
+            self._note_end(process, "before it ran", error=told(error))
 
 
 def for_reaper(settings: Settings) -> Settings:

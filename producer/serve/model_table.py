@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from nightshift.common.errors import BadInput
 from nightshift.common.spec.engines import EngineSpec
 from nightshift.common.spec.job import Name
+from nightshift.common.spec.parse import parse_yaml
+from nightshift.common.system_errors import told
+from nightshift.common.validation import first_mistake
 
 
 class ServedModel(BaseModel):
@@ -61,16 +63,12 @@ def load(path: Path | None) -> ModelTable:
             "NIGHTSHIFT_SERVE_MODELS is not set: name the file that says which engine a model means"
         )
     try:
-        data: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = parse_yaml(path.read_text(encoding="utf-8"), str(path))
         return _placed(ModelTable.model_validate(data), path.absolute().parent)
     except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise BadInput(f"{path} is no YAML: {error}") from error
+        raise BadInput(f"{path} cannot be read: {told(error)}") from error
     except ValidationError as error:
-        mistake = error.errors()[0]
-        place = ".".join(str(step) for step in mistake["loc"])
-        why = mistake["msg"].removeprefix("Value error, ")
+        place, why = first_mistake(error)
         raise BadInput(f"{path}: {place + ': ' if place else ''}{why}") from error
 
 

@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
+from nightshift.common.system_errors import told
 from nightshift.producer.advice.here import FLEET, Here, Works
 from nightshift.producer.local.fleet import LocalFleet
 from nightshift.producer.serve import access, app, connections
@@ -97,9 +98,7 @@ def beside(served: Starlette, port: int) -> Iterator[int]:
     try:
         listener = socket.create_server(("127.0.0.1", port))
     except OSError as error:
-        raise BadInput(
-            f"port {port} cannot be used ({error.strerror}): name another one"
-        ) from error
+        raise BadInput(f"port {port} cannot be used ({told(error)}): name another one") from error
     config = uvicorn.Config(
         served,
         ws="none",  # the package for it would take connections out of our count
@@ -140,6 +139,6 @@ def _listener(settings: Settings) -> socket.socket:
     except OSError as error:
         raise BadInput(
             f"nothing can be served on {settings.serve_host} port {settings.serve_port} "
-            f"({error.strerror or error}): set NIGHTSHIFT_SERVE_PORT to a port that is free, and "
+            f"({told(error)}): set NIGHTSHIFT_SERVE_PORT to a port that is free, and "
             "NIGHTSHIFT_SERVE_HOST to an address of this machine"
         ) from error

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, StorageUnavailable
+from nightshift.common.system_errors import told
 from nightshift.producer.tables import columns, delta_log
 from nightshift.producer.tables.store_options import storage_options
 from nightshift.producer.tables.table import (
@@ -71,7 +72,7 @@ class DeltaTables:
             raise BadInput(f"the table {self.root} cannot be read: {error}") from error
         except (exceptions.DeltaError, OSError) as error:
             raise StorageUnavailable(
-                f"the table {self.root} cannot be read now: {error}"
+                f"the table {self.root} cannot be read now: {told(error)}"
             ) from error
         return Seen(str(handle.version()), pa.schema(handle.schema().to_arrow()), handle)
 
@@ -164,11 +165,11 @@ class DeltaTables:
             if isinstance(error, exceptions.DeltaProtocolError | exceptions.SchemaMismatchError):
                 raise CommitRefused(f"the table {self.root} cannot be written: {error}") from error
             raise StorageUnavailable(
-                f"the table {self.root} cannot be written now: {error}"
+                f"the table {self.root} cannot be written now: {told(error)}"
             ) from error
         except OSError as error:
             raise StorageUnavailable(
-                f"the table {self.root} cannot be written now: {error}"
+                f"the table {self.root} cannot be written now: {told(error)}"
             ) from error
 
     def _create(self, change: Change, properties: Any) -> str:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from nightshift.common import storage
 from nightshift.common.errors import StorageUnavailable
 from nightshift.common.settings import Settings
+from nightshift.common.system_errors import told
 from nightshift.producer.tables import catalogs, columns
 from nightshift.producer.tables.table import Change, CommitLost, CommitRefused, Seen
 
@@ -119,7 +120,7 @@ class IcebergTables:
             ) from error
         except OSError as error:
             raise StorageUnavailable(
-                f"the table {self.title} cannot be written now: {error}"
+                f"the table {self.title} cannot be written now: {told(error)}"
             ) from error
 
     def _filled(self, seen: Seen, change: Change, in_memory: dict[str, str]) -> Any:

@@ -10,6 +10,7 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import generations
 from nightshift.common.ledger.jobs.generations import Generation
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.system_errors import told
 from nightshift.producer.results import part_files
 from nightshift.producer.verify.check_result import CheckResult
 
@@ -45,7 +46,7 @@ def _differs(ledger: Ledger, job: Job, generation: Generation) -> str | None:
         with storage.open_input(uri, links=False) as file:
             said: dict[str, Any] = json.load(file)
     except (NightshiftError, OSError, ValueError, RecursionError) as error:
-        return f"{uri} cannot be read: {error}"
+        return f"{uri} cannot be read: {told(error)}"
     live = {name for name, _ in part_files.names(ledger, job, generation)}
     named = {part["name"] for part in said["parts"]}
     if live != named:

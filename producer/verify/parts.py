@@ -19,6 +19,7 @@ from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.jobs import generations, jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import audit, failed_rows, live_parts
+from nightshift.common.system_errors import told
 from nightshift.common.text import first_few, kept_message
 from nightshift.producer.external_sort.repeats import RepeatCount, Repeats
 from nightshift.producer.external_sort.spill import spill_folder
@@ -147,7 +148,7 @@ class PartsAudit:
                 content.problem("parts", f"{name} does not match its checksum")
             self._compare(part, part_files.read(self._job, name, uri), content)
         except (NightshiftError, pa.ArrowException, OSError) as error:
-            content.problem("parts", f"{name} cannot be read: {error}")
+            content.problem("parts", f"{name} cannot be read: {told(error)}")
         return content
 
     def _compare(self, part: Row, table: pa.Table, content: PartContent) -> None:

@@ -12,6 +12,7 @@ from nightshift.common.ledger.jobs import jobs, table_commits
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import audit
 from nightshift.common.states import JobState
+from nightshift.common.system_errors import told
 from nightshift.common.text import first_few, left_out_rows
 from nightshift.producer.closed_jobs import bring_back
 from nightshift.producer.submit.output_owner import OwnedDirectory
@@ -169,7 +170,7 @@ def _compare_manifest(
         with storage.open_input(uri) as file:
             manifest: dict[str, Any] = json.load(file, object_hook=_compared_keys)
     except (NightshiftError, OSError, ValueError) as error:
-        check.add(f"{uri} cannot be read: {error}")
+        check.add(f"{uri} cannot be read: {told(error)}")
         return
     expected = {
         "job": job.id,

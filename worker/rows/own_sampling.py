@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from nightshift.common.spec import Sampling
+from nightshift.common.validation import first_mistake
 
 WHOLE = frozenset({"top_k", "max_tokens", "min_tokens", "seed"})
 """Fields that hold whole numbers."""
@@ -37,5 +38,5 @@ def _check(name: str, column: str, value: float) -> None:
     try:
         Sampling.model_validate({name: value, **least})
     except ValidationError as error:
-        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        _, why = first_mistake(error)
         raise ValueError(f"the column {column!r} holds {value!r} for {name}: {why}") from error

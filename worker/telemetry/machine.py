@@ -23,6 +23,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.own_folder import own_folder
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings, named_gpus
+from nightshift.common.system_errors import told
 from nightshift.common.telemetry import listener, metrics
 from nightshift.common.telemetry.metrics import GaugeMetric, Metric
 from nightshift.common.telemetry.run_state import VARIABLE
@@ -139,7 +140,7 @@ class MachineMetrics(Collector):
             folder.mkdir(mode=0o700)
             why = None if has_room(folder) else f"less than {ROOM_BYTES} bytes are free"
         except OSError as error:
-            why = str(error)
+            why = told(error)
         if why is not None:
             if not self._refused:
                 log.warning("child_cannot_count", folder=str(folder), error=why)
@@ -234,7 +235,7 @@ def _own_folder(run_dir: Path | None) -> Iterator[Path]:
             folder = stack.enter_context(own_folder("nightshift-metrics-", parent))
         except OSError as error:
             place = "the folder for temporary files" if run_dir is None else run_dir
-            raise BadInput(f"{VARIABLE}: {place} cannot be used: {error.strerror}") from error
+            raise BadInput(f"{VARIABLE}: {place} cannot be used: {told(error)}") from error
         yield folder
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import reading
+from nightshift.common.formats import reading, source_files
 from nightshift.common.formats.format import Examined, Wanted
 from nightshift.common.formats.jsonl import half_characters, openai_batch, plan
 from nightshift.common.formats.jsonl.columns import json_type, merged_type
@@ -90,9 +90,25 @@ def _head(uri: str, rows: int, name: str, most_line_bytes: int) -> Iterator[list
             try:
                 parsed.append(parse_line(line))
             except ValueError as error:
-                raise BadInput(f"{name} line {number}: {error}") from error
+                why = str(error) if taken else _whole_value(name, line) or str(error)
+                raise BadInput(f"{name} line {number}: {why}") from error
             taken, held_bytes = taken + 1, held_bytes + len(line)
             if held_bytes > 4 * 2**20:
                 yield parsed
                 parsed, held_bytes = [], 0
     yield parsed
+
+
+def _whole_value(name: str, line: bytes) -> str:
+    """What is said where the first line that is no row begins one JSON value of the whole file; empty where it
+    does not.
+    """
+    start = line.lstrip()
+    if start.startswith(b"["):
+        return f"a JSON array begins, and not a row a line: `{source_files.lines_of(name)}` writes them"
+    if start.rstrip() == b"{":
+        return (
+            "an object begins that goes over several lines, and not a row a line: "
+            f"`{source_files.lines_of(name, '.')}` writes them"
+        )
+    return ""

@@ -13,6 +13,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger.connection import Connection, lift_time_limit
 from nightshift.common.ledger.jobs.job_roots import UNBOUND, Admitted
 from nightshift.common.spec import STORED, JobSpec
+from nightshift.common.validation import first_mistake
 
 INSERT_JOB = text("""
     INSERT INTO jobs (name, pool, priority, engine_key, spec, identity, spec_identity, output_uri,
@@ -197,6 +198,6 @@ def _stored(spec: JobSpec) -> str:
     try:
         JobSpec.model_validate(json.loads(stored), context=STORED)
     except ValidationError as error:
-        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        _, why = first_mistake(error)
         raise BadInput(f"the spec of {spec.name} could not be read again: {why}") from error
     return stored

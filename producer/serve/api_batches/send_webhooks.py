@@ -21,6 +21,7 @@ from nightshift.common import remotes
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
+from nightshift.common.system_errors import told
 from nightshift.common.text import one_line
 from nightshift.producer.serve.ledger import outbox
 from nightshift.producer.serve.ledger.outbox import Delivery
@@ -149,7 +150,7 @@ def _post(url: str, ip: str, headers: Mapping[str, str], body: bytes) -> int:
     except (OSError, HTTPException) as error:
         if time.monotonic() >= until:
             raise NotSent(f"the receiver did not answer within {TRY_SECONDS:g} s") from error
-        raise NotSent(f"the receiver cannot be reached: {error}") from error
+        raise NotSent(f"the receiver cannot be reached: {told(error)}") from error
 
 
 def _connection(scheme: str, host: str, port: int, wire: socket.socket) -> HTTPConnection:

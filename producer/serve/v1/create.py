@@ -13,6 +13,7 @@ from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.spec import finish_by
 from nightshift.common.spec.tasks.requests import ENDPOINTS
+from nightshift.common.validation import first_mistake
 from nightshift.producer.serve import access
 from nightshift.producer.serve.calls import Call
 from nightshift.producer.serve.errors import ApiError
@@ -107,10 +108,10 @@ def parsed(call: Call) -> NewApiBatch:
     try:
         given = CreateBatch.model_validate(call.json())
     except ValidationError as error:
-        mistake = error.errors()[0]
-        place = ".".join(str(step) for step in mistake["loc"])[:200]
-        why = mistake["msg"].removeprefix("Value error, ")
-        raise ApiError(400, f"{place}: {why}", param=place, code="invalid_value") from error
+        place, why = first_mistake(error)
+        raise ApiError(
+            400, f"{place[:200]}: {why}", param=place[:200], code="invalid_value"
+        ) from error
     after = given.output_expires_after
     key = call.headers.get("idempotency-key")
     if key is not None and not 0 < len(key) <= 255:

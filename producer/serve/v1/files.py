@@ -16,6 +16,7 @@ from nightshift.common import storage
 from nightshift.common.errors import Retryable
 from nightshift.common.ledger import audit_log
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.validation import first_mistake
 from nightshift.producer.serve import access, store_layout
 from nightshift.producer.serve.calls import Call, route, streaming
 from nightshift.producer.serve.errors import ApiError, not_found
@@ -170,7 +171,7 @@ def _expires_after(fields: Mapping[str, str]) -> ExpiresAfter | None:
     try:
         return ExpiresAfter.model_validate_strings(given) if given else None
     except ValidationError as error:
-        said = f"expires_after: {error.errors()[0]['msg']}"
+        said = f"expires_after: {first_mistake(error)[1]}"
         raise ApiError(400, said, param="expires_after", code="invalid_value") from error
 
 

@@ -14,6 +14,7 @@ from starlette.routing import Route
 from nightshift.common import storage
 from nightshift.common.errors import NightshiftError, StorageUnavailable
 from nightshift.common.ledger import audit_log
+from nightshift.common.validation import first_mistake
 from nightshift.producer.serve import access, store_layout
 from nightshift.producer.serve.calls import (
     JSON_OBJECT,
@@ -261,9 +262,8 @@ def _body(call: Call, shape: type[BaseModel]) -> BaseModel:
     try:
         return shape.model_validate(call.json())
     except ValidationError as error:
-        mistake = error.errors()[0]
-        place = ".".join(str(step) for step in mistake["loc"])[:200]
-        raise ApiError(400, f"{place}: {mistake['msg']}", param=place) from error
+        place, why = first_mistake(error)
+        raise ApiError(400, f"{place[:200]}: {why}", param=place[:200]) from error
 
 
 def _object(upload: Upload, file: File | None = None) -> dict[str, Any]:
