@@ -46,16 +46,7 @@ def _no_type(name: str) -> str:
         inner = (found[1] or found[2]).lower()
         return f"{name!r} is no type: write list<{MEANT.get(inner, inner)}>"
     word = re.sub(r"\(.*\)$", "", name.lower()).strip()
-    meant = MEANT.get(word) or (word if word != name and _is_type(word) else None)
-    return f"{name!r} is no type: write {meant or f'a type such as {SOME}'}"
-
-
-def _is_type(name: str) -> bool:
-    try:
-        pa.type_for_alias(name)
-    except ValueError:
-        return False
-    return True
+    return f"{name!r} is no type: write {MEANT.get(word) or f'a type such as {SOME}'}"
 
 
 def arrow_type(name: str) -> pa.DataType:

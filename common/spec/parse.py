@@ -107,9 +107,11 @@ def read_text(path: Path, what: str) -> str:
         if len(data) <= SPEC_BYTES:
             return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: no text in UTF-8, at byte {error.start + 1}") from error
+        raise BadInput(
+            f"{path}: cannot be read (no text in UTF-8, at byte {error.start + 1})"
+        ) from error
     except (OSError, ValueError) as error:
-        raise BadInput(f"{path} cannot be read: {told(error)}") from error
+        raise BadInput(f"{path}: cannot be read ({told(error)})") from error
     raise BadInput(f"{path}: larger than {SPEC_BYTES} bytes, this is no {what}")
 
 

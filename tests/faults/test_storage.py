@@ -81,7 +81,7 @@ def test_a_full_disk_and_lost_permissions_cost_time_only(
     wait_until(lambda: not list(staging.iterdir()), what="the end of torn parts")
     with forbidden(staging, 0o555):
         resource.prlimit(child.pid, resource.RLIMIT_FSIZE, limits)
-        wait_for_more(rig, "waiting", "Permission denied", lines=1)
+        wait_for_more(rig, "waiting", "this user has no permission", lines=1)
     rig.finished("disk", ids)
 
     place = rig.folder / "hidden"
@@ -91,9 +91,9 @@ def test_a_full_disk_and_lost_permissions_cost_time_only(
     with forbidden(place, 0o555):
         with forbidden(rig.folder / "in-hidden", 0o000):
             rig.thaw(frozen)
-            wait_for_more(rig, "outage", "Permission denied", lines=1)
-        wait_for_more(rig, "settle_failed", "Permission denied", lines=1)
-        wait_for_more(rig, "duty_failed", "Permission denied", lines=1)
+            wait_for_more(rig, "outage", "this user has no permission", lines=1)
+        wait_for_more(rig, "settle_failed", "this user has no permission", lines=1)
+        wait_for_more(rig, "duty_failed", "this user has no permission", lines=1)
     rig.finished("hidden", ids)
     assert rig.charges() == (0, 0)
     assert rig.child(worker).pid == child.pid
@@ -109,7 +109,7 @@ def test_nothing_is_computed_while_the_output_cannot_be_written(
     rig.reaper()
     with forbidden(rig.folder / "closed", 0o555):
         rig.worker()
-        wait_for_more(rig, "outage", "Permission denied", lines=8)
+        wait_for_more(rig, "outage", "this user has no permission", lines=8)
         assert not (rig.folder / "computed").exists()
     rig.finished("closed", ids)
     assert set(rig.computed().values()) == {1}

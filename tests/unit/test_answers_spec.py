@@ -37,7 +37,7 @@ def spec(task: dict[str, Any] | None = None, /, **fields: Any) -> JobSpec:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "greedy samples": ({"sampling": {"n": 2}}, "sampling.n above 1 needs a temperature above 0"),
-    "too many samples": ({"sampling": {"n": 129, "temperature": 1}}, "less than or equal to 128"),
+    "too many samples": ({"sampling": {"n": 129, "temperature": 1}}, "must be at most 128"),
     "shared samples": ({"sampling": SAMPLED, "dedupe": True}, "share nothing: leave dedupe out"),
     "a vote of one": ({"output": LABELS, "vote": "choice"}, "vote needs sampling.n above 1"),
     "a vote on free text": (

@@ -97,7 +97,7 @@ def test_columns_of_images_are_read_and_must_hold_bytes_or_text() -> None:
 @pytest.mark.parametrize(
     ("part", "says"),
     [
-        ({"type": "image"}, "column: Field required"),
+        ({"type": "image"}, "column: the key is missing"),
         ({"type": "video", "column": "x"}, "video"),
         ({"type": "text", "text": "{{"}, "template does not parse"),
         ({"type": "image", "column": "x", "url": "y"}, "url: unknown key"),
@@ -111,7 +111,9 @@ def test_a_part_that_cannot_be_is_refused_at_its_place(part: dict[str, Any], say
 def test_a_message_needs_a_part_and_mistakes_name_their_place() -> None:
     with pytest.raises(BadInput, match=r"task\.messages\.1\.content: names no part"):
         spec()
-    with pytest.raises(BadInput, match=r"task\.messages\.1\.content\.0\.column: Field required"):
+    with pytest.raises(
+        BadInput, match=r"task\.messages\.1\.content\.0\.column: the key is missing"
+    ):
         spec({"type": "image"})
 
 

@@ -272,7 +272,7 @@ def test_a_folder_that_cannot_be_written_any_more_stops_no_work(tmp_path: Path) 
     for path in home.iterdir():
         path.unlink()
     home.rmdir()
-    assert "No such file" in (file.write(None, word=2) or "")
+    assert "there is no such file" in (file.write(None, word=2) or "")
     assert file.write(None, word=3) is None, "said once"
     home.mkdir()
     assert file.write(None, word=4) is None
@@ -373,8 +373,8 @@ def test_a_reaper_lives_while_it_makes_rounds(
     [
         (None, "NIGHTSHIFT_RUN_DIR is not set"),
         ("", "NIGHTSHIFT_RUN_DIR is not set"),
-        ("/nowhere/at/all", "/nowhere/at/all cannot be read: No such file"),
-        (__file__, "cannot be read: Not a directory"),
+        ("/nowhere/at/all", "/nowhere/at/all cannot be read: there is no such file"),
+        (__file__, "cannot be read: a file lies where its path has a folder"),
     ],
 )
 def test_without_a_usable_folder_a_probe_says_so_in_one_sentence(

@@ -173,7 +173,7 @@ def test_a_whole_spec_is_taken_as_it_is(tmp_path: Path) -> None:
         ({"function": "a:b", "prompt": "p"}, "prompt is for models"),
         ({**SAID, "task": PROMPT}, "prompt stands in the task"),
         ({**SAID, "output": "yes"}, "output is 'yes': give a pydantic model"),
-        ({**SAID, "batch": {"rows": 0}}, "batch.rows: Input should be greater"),
+        ({**SAID, "batch": {"rows": 0}}, "batch.rows: must be at least 1"),
         ({**SAID, "columns": "text"}, r"columns=\['text'\]"),
         ({**SAID, "out": None}, "out is missing: name the output directory"),
         ({"function": lambda rows: rows}, "put it into a module beside, such as rules.py"),

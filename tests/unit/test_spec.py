@@ -61,7 +61,7 @@ def test_a_spec_survives_its_way_through_the_ledger(spec: dict[str, Any]) -> Non
 MISTAKES = [
     (GENERATE, "colour", "red", "colour: unknown key"),
     (GENERATE, "task.sampling.heat", 1, "task.sampling.heat: unknown key"),
-    (GENERATE, "input.uri", None, "input.uri: Field required"),
+    (GENERATE, "input.uri", None, "input.uri: the key is missing"),
     (GENERATE, "input.uri", "  ", "input.uri: name at least one file, directory or glob"),
     (GENERATE, "input.uri", [], "input.uri: name at least one file, directory or glob"),
     (GENERATE, "input.limit", 0, "input.limit: "),

@@ -70,11 +70,11 @@ def test_only_another_revision_needs_another_engine() -> None:
 @pytest.mark.parametrize(
     ("wanted", "sentence"),
     [
-        ({"priority": "high"}, "the job cannot be changed: priority: Input should be a valid int"),
-        ({"priority": "5000"}, "priority: Input should be less than or equal to 1000"),
+        ({"priority": "high"}, "the job cannot be changed: priority: must be a whole number"),
+        ({"priority": "5000"}, "priority: must be at most 1,000"),
         ({"pool": "a/b"}, "pool: must be letters"),
-        ({"weight": "0"}, "weight: Input should be greater than 0"),
-        ({"max_parallel": "0"}, "limits.max_parallel: Input should be greater"),
+        ({"weight": "0"}, "weight: must be greater than 0"),
+        ({"max_parallel": "0"}, "limits.max_parallel: must be at least 1"),
         ({"budget": "nan"}, "limits.budget"),
         ({"budget": "inf"}, "limits.budget: inf is no number"),
     ],

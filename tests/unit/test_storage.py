@@ -372,10 +372,10 @@ def test_an_error_of_the_writer_is_its_own(tmp_path):
 
 def test_a_full_disk_is_an_outage_and_leaves_no_file(tmp_path, monkeypatch):
     def full(_descriptor):
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(errno.ENOSPC, "no space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StorageUnavailable, match="No space") as caught:
+    with pytest.raises(StorageUnavailable, match="no space") as caught:
         storage.write_whole(f"{tmp_path}/part", lambda sink: sink.write(b"x" * 10))
     assert isinstance(caught.value.__cause__, OSError)
     assert storage.list_names(str(tmp_path)) == []

@@ -16,6 +16,9 @@ from nightshift.common.states import RowErrorKind
 from nightshift.common.text import HALF_CHARACTER, has_half_characters
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
 
+MANY_BLANKS = 16
+"""Characters of white space at the end of an answer that no JSON needs: the model fills it up with them."""
+
 INT64 = range(-(2**63), 2**63)
 
 
@@ -23,14 +26,19 @@ class AnswerCheck:
     """Checks answers against the structured output of a task.
 
     `accepts` says whether a text follows the grammar. Without it, where the engine cannot tell, an
-    answer that was not cut off is taken for one that follows the grammar.
+    answer that was not cut off is taken for one that follows the grammar. `compact` says which setting of the
+    engine allows no white space between the values of JSON.
     """
 
     def __init__(
-        self, output: StructuredOutput | None, accepts: Callable[[str], bool] | None = None
+        self,
+        output: StructuredOutput | None,
+        accepts: Callable[[str], bool] | None = None,
+        compact: str = "",
     ) -> None:
         self._output = output
         self._accepts = accepts
+        self._compact = compact
         self._is_free = output is not None and output.hold == "on_retry"
         schema = output.json_schema if output else None
         self._schema = None if schema is None else validator(schema)
@@ -61,11 +69,23 @@ class AnswerCheck:
         if self._output is None:
             return None
         if finish_reason == "length" and not self._is_whole(text):
-            return RowErrorKind.TRUNCATED, f"the answer was cut off by max_tokens: {text[:100]!r}"
+            return RowErrorKind.TRUNCATED, self._cut_off(text)
         mismatch = self._mismatch(text, self._output)
         if mismatch is None:
             return None
         return RowErrorKind.INVALID_OUTPUT, f"{mismatch}: {text[:100]!r}"
+
+    def _cut_off(self, text: str) -> str:
+        """What is said of an answer that max_tokens has cut off; white space at its end is counted."""
+        bare = text.rstrip()
+        blank = len(text) - len(bare)
+        if self._schema is None or blank < MANY_BLANKS:
+            return f"the answer was cut off by max_tokens: {text[:100]!r}"
+        then = f": {self._compact} allows none" if self._compact else ""
+        return (
+            f"the answer ends in {blank:,} characters of white space, and max_tokens cut it off{then}; "
+            f"before them {bare[:100]!r}"
+        )
 
     def _is_whole(self, text: str) -> bool:
         """Whether no text can follow; only a choice can tell: in JSON, 12 may be half of 123."""

@@ -2,6 +2,7 @@
 the first structured row decides. Every engine here has one from its start, whatever its rows ask for.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,6 +15,9 @@ from nightshift.common.errors import NeedsOtherEngine
 
 CONFIG = "structured_outputs_config"
 """The argument of an engine that may name a backend."""
+
+COMPACT = "disable_any_whitespace"
+"""The key of that argument that allows no white space in JSON; for xgrammar and guidance alone."""
 
 USUAL = "xgrammar"
 """The backend of an engine whose arguments name none. It takes every kind of form, and most forms."""
@@ -38,6 +42,20 @@ def with_backend(args: Mapping[str, Any], backend: str = USUAL) -> dict[str, Any
     if named(args):
         return dict(args)
     return {**args, CONFIG: {**(args.get(CONFIG) or {}), "backend": backend}}
+
+
+def compact(args: Mapping[str, Any]) -> str:
+    """The arguments with which an engine allows no white space between the values of JSON, as a spec has them;
+    empty where these say so already, or vLLM refuses them.
+    """
+    config = args.get(CONFIG) or {}
+    if not isinstance(config, Mapping) or config.get(COMPACT):
+        return ""
+    backend = config.get("backend", USUAL)
+    if backend not in (USUAL, "guidance"):
+        backend = USUAL
+    keys = {**config, "backend": backend, COMPACT: True}
+    return f"engine.args: {json.dumps({CONFIG: keys})}"
 
 
 def with_config(args: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from nightshift.worker.engines.resampling import (
     with_tokens,
 )
 from nightshift.worker.engines.structured import AnswerCheck
-from nightshift.worker.engines.vllm import answers
+from nightshift.worker.engines.vllm import answers, backends
 from nightshift.worker.engines.vllm.answers import Opening, Split, before_stops
 from nightshift.worker.engines.vllm.confidence import Asked, Confidence
 from nightshift.worker.engines.vllm.model import Model, TaskHandler, finished, request_id
@@ -78,7 +78,7 @@ class Generation(TaskHandler):
             resolved = resolve(task, model)
         self._model = model
         self._task = task
-        self._check = AnswerCheck(task.output)
+        self._check = AnswerCheck(task.output, compact=backends.compact(model.args))
         self._split = Split.of(resolved, model.thinking, task)
         self._longest = int(resolved.get("max_tokens") or task.sampling.max_tokens)
         self._plain: dict[RowSampling, SamplingParams] = {}
