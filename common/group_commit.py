@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
+from nightshift.common.text import counted
+
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 
@@ -48,7 +50,9 @@ class GroupCommit(Generic[Request, Result]):
         try:
             results = self._act([request for request, _ in group])
             if len(results) != len(group):
-                raise ValueError(f"{len(results)} results of {len(group)} requests")
+                raise ValueError(
+                    f"{counted(len(results), 'result')} of {counted(len(group), 'request')}"
+                )
         except BaseException as error:
             for _, future in group[1:]:
                 future.set_exception(error)

@@ -13,6 +13,7 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState, RowErrorKind
+from nightshift.common.text import counted
 from nightshift.producer import closed_jobs, retry
 from nightshift.producer.advice.here import FLEET
 from nightshift.producer.control import job_moves
@@ -48,7 +49,7 @@ class JobStopped(Permanent):
         reason = f": {status.reason}" if status.reason else ""
         super().__init__(
             f"job {status.job} ({status.name}) is {status.state} with {status.rows_open:,} of "
-            f"{status.rows_total:,} rows not run{reason}"
+            f"{counted(status.rows_total, 'row')} not run{reason}"
         )
         self.status = status
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from nightshift.common.states import JobState
+from nightshift.common.text import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class JobStatus:
 
     def __str__(self) -> str:
         over = self.rows_done + self.rows_failed
-        rows = f"{over:,} of {self.rows_total:,} rows, {self.rows_failed:,} failed"
+        rows = f"{over:,} of {counted(self.rows_total, 'row')}, {self.rows_failed:,} failed"
         return f"job {self.job} ({self.name}) is {self.state}: {rows}"
 
 

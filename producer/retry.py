@@ -11,6 +11,7 @@ from nightshift.common.ledger.jobs import generations
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.states import JobState, RowErrorKind
+from nightshift.common.text import counted, counted_batches, plural
 from nightshift.producer import under_way, wings
 from nightshift.producer.advice.advice import Need, goes_on, nobody_works
 from nightshift.producer.advice.here import FLEET, Here
@@ -141,11 +142,11 @@ def summary(job: Job, retried: Retried, here: Here = FLEET) -> str:
     """What runs again, and the next command."""
     if not retried.batches and not retried.reopened:
         return "no such rows, nothing runs again"
-    text = f"{retried.rows:,} rows in {retried.batches:,} batches run again"
+    text = f"{counted(retried.rows, 'row')} in {counted_batches(retried.batches)} {plural(retried.rows, 'runs', 'run')} again"
     if not retried.batches:
         text = "continues" if retried.waiting else "its files are finished anew"
     elif retried.reopened and retried.waiting:
-        text += f", beside {retried.waiting:,} batches that had not run"
+        text += f", beside {counted_batches(retried.waiting)} that had not run"
     if retried.state is JobState.PAUSED:
         return f"{text}; {goes_on(Need.RESUME, here, job)}"
     return f"{text}; {nobody_works(here, job) or f'`nightshift wait {job.id}` waits for it'}"

@@ -21,6 +21,7 @@ from nightshift.common.settings import load_settings, visible_gpus
 from nightshift.common.spec.finish_by import duration
 from nightshift.common.telemetry import step_table, steps
 from nightshift.common.telemetry.steps import Step, StepFile
+from nightshift.common.text import counted
 from nightshift.worker.supervisor import probes
 from nightshift.worker.supervisor.liveness import QUICK_ANSWER_SECONDS
 from nightshift.worker.supervisor.supervisor import Supervisor
@@ -114,7 +115,7 @@ def slot_count(wanted: int | None, gpus: int) -> int:
     if gpus % slots:
         even = [str(number) for number in range(1, gpus + 1) if gpus % number == 0]
         raise BadInput(
-            f"--slots {slots}: {gpus} GPUs cannot be shared evenly among {slots} slots; name "
+            f"--slots {slots}: {counted(gpus, 'GPU')} cannot be shared evenly among {counted(slots, 'slot')}; name "
             f"{' or '.join(even)}, or set CUDA_VISIBLE_DEVICES to the GPUs of this worker (empty: "
             "none)"
         )

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from nightshift.common.errors import BadInput, Retryable
+from nightshift.common.text import counted
 
 FREE_BYTES = 64 * 2**20
 """Unpacked bytes of a file that its ratio does not bound: a small file may hold equal lines."""
@@ -25,7 +26,7 @@ class TooManyRows(BadInput):
     """The input has more rows than `most`."""
 
     def __init__(self, most: int) -> None:
-        super().__init__(f"the input has more than {most:,} rows")
+        super().__init__(f"the input has more than {counted(most, 'row')}")
         self.most = most
 
 
@@ -93,7 +94,7 @@ class Reading:
         """BadInput for a file that has a line of at least `size` bytes where that is too much."""
         if self.most_line_bytes is not None and size > self.most_line_bytes:
             raise BadInput(
-                f"{uri} has a line of more than {self.most_line_bytes:,} bytes, which this server does not "
+                f"{uri} has a line of more than {counted(self.most_line_bytes, 'byte')}, which this server does not "
                 "read: send large values as Parquet, or in several rows"
             )
 

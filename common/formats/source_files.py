@@ -11,6 +11,7 @@ from nightshift.common import storage
 from nightshift.common.descriptor import InputFormat, SourceFile
 from nightshift.common.errors import BadInput, SourceChanged
 from nightshift.common.spec.table_uris import table_rows
+from nightshift.common.text import counted
 
 SUFFIXES: Final[Mapping[str, InputFormat]] = {
     ".parquet": "parquet",
@@ -90,7 +91,7 @@ def check_unchanged(source: SourceFile) -> None:
         raise gone(source) from error
     if (now.size, now.fingerprint) != (source.size, source.fingerprint):
         raise SourceChanged(
-            f"{source.uri} changed since the job was submitted (it had {source.size} bytes and has "
+            f"{source.uri} changed since the job was submitted (it had {counted(source.size, 'byte')} and has "
             f"{now.size}); put the old one back and run `nightshift retry JOB --dead`, or submit a "
             "new job"
         )

@@ -11,6 +11,7 @@ from typing import Literal
 import pyarrow as pa
 
 from nightshift.common.formats.parquet.column_types import written_as
+from nightshift.common.text import counted
 
 TableFormat = Literal["delta", "iceberg"]
 
@@ -131,7 +132,7 @@ def for_table(schema: pa.Schema, table: TableFormat) -> pa.Schema:
     ((name, times),) = paths.most_common(1)
     if times > 1:
         title = name.replace("\0", ".")
-        raise NoTableType(f"{times} columns have the name {title!r} in {TITLES[table]}")
+        raise NoTableType(f"{counted(times, 'column')} have the name {title!r} in {TITLES[table]}")
     return pa.schema(fields)
 
 

@@ -10,6 +10,7 @@ from nightshift.common.ledger.jobs import archives
 from nightshift.common.ledger.jobs.archives import Archive, ArchiveFile
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.states import ArchiveState
+from nightshift.common.text import counted
 from nightshift.producer.archive import table_files
 
 
@@ -90,12 +91,12 @@ def _add(ledger: Ledger, job: Job, archive: Archive, file: ArchiveFile) -> None:
 def _keep(ledger: Ledger, archive: Archive) -> None:
     """Counts what came back, and lets the rows in Postgres count from now on."""
     for file in archive.files:
-        counted = sum(
+        found_rows = sum(
             table_files.pages(ledger, archive, file.table, archives.count_between, lambda _: None)
         )
-        if counted != file.rows:
+        if found_rows != file.rows:
             raise Permanent(
-                f"{counted:,} of {file.rows:,} rows of {file.table} came back to job "
+                f"{found_rows:,} of {counted(file.rows, 'row')} of {file.table} came back to job "
                 f"{archive.job_id}: they stay in {file.name}"
             )
     with ledger.transaction() as connection:

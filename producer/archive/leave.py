@@ -17,6 +17,7 @@ from nightshift.common.ledger.jobs import archives
 from nightshift.common.ledger.jobs.archives import Archive, ArchiveFile
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.states import ArchiveState
+from nightshift.common.text import counted
 from nightshift.producer.archive import table_files
 from nightshift.producer.archive.table_files import Rest
 
@@ -67,10 +68,12 @@ def _write(ledger: Ledger, job: Job, archive: Archive, rest: Rest) -> list[Archi
     reached(Moment.ARCHIVING)
     for file in files:
         table_files.prove(job, file)
-        counted = sum(table_files.pages(ledger, archive, file.table, archives.count_between, rest))
-        if counted != file.rows:
+        found_rows = sum(
+            table_files.pages(ledger, archive, file.table, archives.count_between, rest)
+        )
+        if found_rows != file.rows:
             raise BadInput(
-                f"{file.name} of job {job.id} has {file.rows:,} rows and the ledger {counted:,}: "
+                f"{file.name} of job {job.id} has {counted(file.rows, 'row')} and the ledger {found_rows:,}: "
                 "the rows stay in the ledger"
             )
     return files

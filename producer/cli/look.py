@@ -8,6 +8,7 @@ import typer
 
 from nightshift.common.errors import BadInput
 from nightshift.common.exit_codes import ExitCode
+from nightshift.common.text import counted
 from nightshift.producer.cli import context, proposals
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def sample(
         if html is not None:
             sample_page.write(ledger, found, drawn, html)
     if html is not None:
-        typer.echo(f"{len(drawn.rows):,} rows in {html}")
+        typer.echo(f"{counted(len(drawn.rows), 'row')} in {html}")
     elif as_json:
         typer.echo(sample_page.lines(drawn), nl=False)
     else:

@@ -6,7 +6,7 @@ import typer
 
 from nightshift.common.errors import BadInput
 from nightshift.common.exit_codes import ExitCode
-from nightshift.common.text import one_line
+from nightshift.common.text import counted, one_line, plural
 from nightshift.producer.cli import context
 
 
@@ -60,9 +60,11 @@ def collect(
         found = context.find_job(ledger, job)
         if manifest:
             parts, rows_left = manifest_table.write(ledger, found, to, force=force)
-            typer.echo(f"{parts:,} parts in {to}")
+            typer.echo(f"{counted(parts, 'part')} in {to}")
             if rows_left:
-                left = f"{rows_left:,} rows are in no part yet"
+                left = (
+                    f"{counted(rows_left, 'row')} {plural(rows_left, 'is', 'are')} in no part yet"
+                )
                 typer.echo(f"job {found.id} is {found.state}: {left}")
         elif as_format == "openai":
             done = openai_batch_results.collect(ledger, found, to, partial=partial, force=force)
@@ -78,7 +80,7 @@ def collect(
                 remark=lambda text: typer.echo(f"nightshift: {one_line(text)}", err=True),
             )
             beside = f", their ids in {ids_uri(to)}" if to.lower().endswith(".npy") else ""
-            typer.echo(f"{rows:,} rows in {to}{beside}")
+            typer.echo(f"{counted(rows, 'row')} in {to}{beside}")
 
 
 def verify(job: context.JobName, *, as_json: context.AsJson = False) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from nightshift.common.errors import BadInput
 from nightshift.common.exit_codes import ExitCode
+from nightshift.common.text import counted, counted_batches
 from nightshift.producer.cli import context, proposals
 from nightshift.producer.cli.flags import Flags, takes_flags
 from nightshift.producer.cli.job_spec import job_spec
@@ -186,9 +187,7 @@ def submit(
             past = past_end.of(ledger, context.find_job(ledger, str(done.job_id)), folders)
     remarks = [*done.remarks, *(past.warnings if past else ())]
     state = "submitted" if done.is_new else f"known, {done.state}"
-    said = (
-        f"job {done.job_id} ({spec.name}) {state}: {done.rows:,} rows in {done.batches:,} batches"
-    )
+    said = f"job {done.job_id} ({spec.name}) {state}: {counted(done.rows, 'row')} in {counted_batches(done.batches)}"
     if as_json:
         context.print_json(
             {

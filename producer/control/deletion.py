@@ -14,7 +14,7 @@ from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.jobs import deletions, jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
-from nightshift.common.text import first_few
+from nightshift.common.text import counted, counted_batches, first_few
 from nightshift.producer import under_way, wings
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.reaper import finish, manifest, output_directory
@@ -72,10 +72,10 @@ def _figures(progress: object) -> dict[str, object]:
 
 
 def _then(job: Job, output: bool, figures: dict[str, object], left: Sequence[str]) -> str:
-    gone = f"deleted, {figures['rows']:,} rows in {figures['batches']:,} batches"
+    gone = f"deleted, {counted(figures['rows'], 'row')} in {counted_batches(figures['batches'])}"
     if not output:
         return f"{gone}; its files stay in {job.output_uri}"
-    files = f"{gone}, and {figures['files']:,} files"
+    files = f"{gone}, and {counted(figures['files'], 'file')}"
     if figures["files_in_table"]:
         files += f" (its table needs {figures['files_in_table']:,} more, which stay)"
     if left:

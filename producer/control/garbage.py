@@ -11,7 +11,7 @@ from nightshift.common.ledger.jobs import archives, deletions, job_end, jobs, ta
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.system_errors import told
-from nightshift.common.text import first_few
+from nightshift.common.text import counted, first_few
 from nightshift.producer.control import deletion
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.reaper import output_directory
@@ -41,7 +41,7 @@ def collect(ledger: Ledger, settings: Settings, *, sure: bool) -> Answer:
         "refused": refused,
         "deleted": sure,
     }
-    said = [f"{count:,} files of attempts that never counted"]
+    said = [f"{counted(count, 'file')} of attempts that never counted"]
     if found.deletions:
         said.append(f"{len(found.deletions)} deletions that were cut off")
     then = f"{' and '.join(said)} {'are gone' if sure else 'can go'}"
@@ -50,7 +50,7 @@ def collect(ledger: Ledger, settings: Settings, *, sure: bool) -> Answer:
     if found.unseen or refused:
         why = [*refused, *(f"job {job_id}: {why}" for job_id, why in found.unseen.items())]
         then += f"; not looked at or not deleted: {first_few(why, 2)}"
-    return Answer("gc", f"{len(found.orphans)} jobs", then=then, facts=facts)
+    return Answer("gc", f"{counted(len(found.orphans), 'job')}", then=then, facts=facts)
 
 
 def _delete(ledger: Ledger, settings: Settings, found: Garbage) -> list[str]:

@@ -4,7 +4,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.fleet import cordons
 from nightshift.common.ledger.fleet.cordons import Target
-from nightshift.common.text import first_few
+from nightshift.common.text import counted, first_few
 from nightshift.producer.control.answer import Answer, detail
 from nightshift.producer.control.seen import NOTHING, Seen
 
@@ -57,7 +57,7 @@ def _answer(connection: Connection, target: Target, action: str, before: str, se
         seen.check({"state": before})
         audit_log.record(connection, action, subject=target.label, detail=detail(changes))
     figures = {"slots": slots["slots"], "workers": slots["workers"]}
-    then = f"{slots['slots']} slots of {slots['workers']} workers"
+    then = f"{counted(slots['slots'], 'slot')} of {counted(slots['workers'], 'worker')}"
     if after == "drained":
         then = f"{then}; `nightshift workers` shows when they are free"
     if after != IN_SERVICE:

@@ -13,7 +13,7 @@ from nightshift.common.ledger.jobs.spending import SimilarJob
 from nightshift.common.settings import Settings
 from nightshift.common.spec import STORED, GenerateTask, JobSpec, OpenaiEngineSpec
 from nightshift.common.spec.tasks.sampling import THINKING_TOKENS
-from nightshift.common.text import left_out_rows, money
+from nightshift.common.text import counted, left_out_rows, money
 from nightshift.producer.estimate import forecast
 from nightshift.producer.estimate.forecast import Range
 from nightshift.producer.estimate.prompt_lengths import PromptLengths, measure_prompts
@@ -197,7 +197,7 @@ def _output_tokens(spec: JobSpec, measured: MeasuredSpeed | None) -> tuple[Range
         most = sampling.max_tokens * sampling.n
         source = "not measured: anything up to max_tokens"
         if sampling.n > 1:
-            source += f", {sampling.n} times"
+            source += f", {counted(sampling.n, 'time')}"
         if spec.task.may_think and not sampling.has_max_tokens:
             source += f"; a model that thinks may write {THINKING_TOKENS:,}"
         return Range(0, None, most), source
@@ -241,7 +241,7 @@ def _notes(spec: JobSpec, made: Estimate) -> list[str]:
         notes.append("too few commits to say how much the speed varies: a larger --pilot tells")
     if measured is not None and 0 < measured.rows < FULL_WINDOWS * measured.window_rows:
         notes.append(
-            f"measured with {measured.rows:,} rows, and an engine holds {measured.window_rows:,} "
+            f"measured with {counted(measured.rows, 'row')}, and an engine holds {measured.window_rows:,} "
             "at once: a full one is faster"
         )
     if not spec.engine.has_price:
@@ -291,5 +291,5 @@ def _measured_speed(
 def _source(similar: Sequence[SimilarJob], is_pilot: bool, *, same: bool) -> str:
     if is_pilot:
         return f"the pilot (job {similar[0].job})"
-    jobs = f"job {similar[0].job}" if len(similar) == 1 else f"{len(similar)} jobs"
+    jobs = f"job {similar[0].job}" if len(similar) == 1 else f"{counted(len(similar), 'job')}"
     return f"{jobs} with this engine" + ("" if same else ", of another task")

@@ -11,7 +11,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from nightshift.common.text import money
+from nightshift.common.text import counted, counted_batches, money
 from nightshift.producer.estimate import forecast
 from nightshift.producer.estimate.estimate import Estimate
 from nightshift.producer.estimate.forecast import Range
@@ -25,8 +25,8 @@ def render(made: Estimate) -> RenderableType:
     title = Text(made.spec.name, "bold")
     title.append("  estimate", "not bold bright_black")
     table = fact_grid()
-    files = f", {made.files:,} files" if made.files > 1 else ""
-    batches = "1 batch" if made.batches == 1 else f"{made.batches:,} batches"
+    files = f", {counted(made.files, 'file')}" if made.files > 1 else ""
+    batches = counted_batches(made.batches)
     table.add_row("rows", f"{made.rows:,} in {batches} of {made.spec.batch.rows:,}{files}")
     _prompts(table, made)
     _order(table, made)
@@ -48,7 +48,7 @@ def _prompts(table: Table, made: Estimate) -> None:
     if len(found.lengths):
         unit = "characters / 4" if found.is_guess else "tokens"
         figures = "   ".join(f"{name} {value:,}" for name, value in found.percentiles.items())
-        table.add_row("prompts", f"{figures} {unit}   of {len(found.lengths):,} rows")
+        table.add_row("prompts", f"{figures} {unit}   of {counted(len(found.lengths), 'row')}")
         table.add_row("", _histogram(made))
         if made.prompt_tokens is not None:
             total = made.prompt_tokens.times(made.rows)
@@ -58,7 +58,9 @@ def _prompts(table: Table, made: Estimate) -> None:
         share = (
             f"{found.too_long:,} of {found.sampled:,} sampled rows" if found.too_long else "none"
         )
-        table.add_row("too long", Text(f"{share} for the model's {found.longest:,} tokens", style))
+        table.add_row(
+            "too long", Text(f"{share} for the model's {counted(found.longest, 'token')}", style)
+        )
     if found.refused:
         text = f"{found.refused:,} of {found.sampled:,} sampled rows cannot be used: {found.why}"
         table.add_row("refused", Text(text, "red"))
@@ -117,7 +119,7 @@ def _speed(table: Table, made: Estimate) -> None:
         table.add_row("speed", Text("not measured", "yellow"))
         return
     table.add_row("speed", f"{_range_text(measured.pace, _short)} rows/s an engine")
-    table.add_row("", Text(f"{measured.source}, {measured.rows:,} rows", "bright_black"))
+    table.add_row("", Text(f"{measured.source}, {counted(measured.rows, 'row')}", "bright_black"))
     if made.engine_seconds is not None and made.seconds is not None:
         hours = made.engine_seconds.times(1 / 3600)
         table.add_row("engines", f"{_range_text(hours, money)} hours of one engine")

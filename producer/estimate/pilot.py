@@ -24,6 +24,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import REQUEST_COLUMNS, JobSpec, RequestsTask, digest
 from nightshift.common.spec.section import STORED
 from nightshift.common.states import JobState
+from nightshift.common.text import counted
 from nightshift.producer.estimate import estimate_report
 from nightshift.producer.estimate.estimate import Estimate, estimate
 from nightshift.producer.estimate.row_sample import sample_rows
@@ -189,7 +190,7 @@ def goes_on(
     failed, sampled = (row[name] + len(pilot.unreadable) for name in ("rows_failed", "rows_total"))
     if failed > allowed * sampled:
         console.print(
-            f"{failed:,} of {sampled:,} rows of the pilot failed, more than "
+            f"{failed:,} of {counted(sampled, 'row')} of the pilot failed, more than "
             f"limits.max_failed_fraction {allowed:g} allows: the whole job is not run"
         )
         return False
@@ -198,7 +199,7 @@ def goes_on(
     reason = "no question can be asked here; --yes says yes"
     if console.is_interactive and sys.stdin.isatty():
         with suppress(EOFError):
-            if Confirm.ask(f"run all {made.rows:,} rows?", console=console, default=False):
+            if Confirm.ask(f"run all {counted(made.rows, 'row')}?", console=console, default=False):
                 return True
             reason = "the same command asks again, without a new pilot"
     console.print(f"the whole job is not run: {reason}")

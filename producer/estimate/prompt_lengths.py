@@ -27,7 +27,7 @@ from nightshift.common.spec import (
 from nightshift.common.spec.tasks.template_arguments import of_row
 from nightshift.common.templates.chats import chat
 from nightshift.common.templates.sandbox import compiled, rendered_all
-from nightshift.common.text import CHARACTERS_A_TOKEN
+from nightshift.common.text import CHARACTERS_A_TOKEN, counted
 from nightshift.producer.estimate import forecast
 
 MOST_SECONDS = 20.0
@@ -118,7 +118,7 @@ def _rendered(
         if time.thread_time() > until:
             found.sampled = place + len(rows.bad)
             found.notes.append(
-                f"the first {place:,} rows of the sample took {MOST_SECONDS:g} s to render"
+                f"the first {counted(place, 'row')} of the sample took {MOST_SECONDS:g} s to render"
             )
             return
         try:

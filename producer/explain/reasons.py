@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nightshift.common.allocation.deadlines import Standing
 from nightshift.common.states import JobState
-from nightshift.common.text import duration, first_few, rate
+from nightshift.common.text import counted, counted_batches, duration, first_few, plural, rate
 from nightshift.producer.advice.advice import Need, Subject, advise
 from nightshift.producer.advice.here import Works
 from nightshift.producer.explain.snapshot import Facts, SlotFact
@@ -74,7 +74,7 @@ def at_rest(facts: Facts) -> Reason:
         case JobState.COMPLETED if facts.rows_failed:
             return Reason(
                 "completed",
-                f"it is completed, and {facts.rows_failed:,} of {facts.rows_total:,} rows failed",
+                f"it is completed, and {facts.rows_failed:,} of {counted(facts.rows_total, 'row')} failed",
                 f"nightshift errors {job}",
             )
         case JobState.COMPLETED:
@@ -137,7 +137,7 @@ def _at_work(facts: Facts) -> Iterator[Reason]:
     """What is under way, and what bounds it."""
     if not facts.leased or facts.alone:
         return
-    workers = _count(facts.children_at_work, "worker")
+    workers = counted(facts.children_at_work, "worker")
     if not facts.children_at_work:
         yield Reason(
             "leases_left",
@@ -285,12 +285,12 @@ def _taken(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
     (job_id, count), *others = held.most_common()
     one = next(slot for slot in slots if slot.job_id == job_id)
     is_hidden = job_id in facts.hidden
-    more = f" and {_count(len(others), 'more job')}" if others else ""
+    more = f" and {counted(len(others), 'more job')}" if others else ""
 
     def said(deadline: str) -> str:
         holder = OTHERS_JOB if is_hidden else _holder(one, deadline)
         return (
-            f"the pool {facts.pool} has {_count(len(slots), 'slot')}, and {count} of them "
+            f"the pool {facts.pool} has {counted(len(slots), 'slot')}, and {count} of them "
             f"{'works' if count == 1 else 'work'} for {holder}{more}"
         )
 
@@ -323,7 +323,7 @@ def _late(facts: Facts) -> Iterator[Reason]:
     more = expected.more_slots
     with_more, helps = "", ""
     if more is not None:
-        with_more = f", and on time with {_count(more, 'more worker')}"
+        with_more = f", and on time with {counted(more, 'more worker')}"
         helps = ", and more workers would help"
     yield Reason(
         "late",
@@ -341,22 +341,14 @@ def _is_full(facts: Facts) -> bool:
 def _full(facts: Facts) -> Reason:
     return Reason(
         "max_parallel",
-        f"limits.max_parallel is reached: {_batches(facts.queued + facts.leased)} of at most "
+        f"limits.max_parallel is reached: {counted_batches(facts.queued + facts.leased)} of at most "
         f"{facts.max_parallel:,} {'is' if facts.queued + facts.leased == 1 else 'are'} queued or leased",
         f"nightshift set {facts.job_id} --max-parallel MORE",
     )
 
 
-def _batches(count: int) -> str:
-    return "1 batch" if count == 1 else f"{count:,} batches"
-
-
 def _verb(count: int, one: str, many: str) -> str:
-    return f"{_batches(count)} {one if count == 1 else many}"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return f"{counted_batches(count)} {plural(count, one, many)}"
 
 
 def _on(facts: Facts, slots: Sequence[SlotFact]) -> str:

@@ -21,6 +21,7 @@ from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.spec.parse import read_yaml
+from nightshift.common.text import counted
 from nightshift.producer.connect import open_ledger, refuse_no_ledger
 from nightshift.producer.judge import judged_rows
 from nightshift.producer.judge.judged_rows import JudgedSample
@@ -174,7 +175,7 @@ def _sample_text(written: JudgedSample | None, wanted: JudgedSample) -> str:
     if written.job == wanted.job and written.retries != wanted.retries:
         return f"older answers of job {written.job}, of which rows ran again since"
     seed = "" if written.rows == written.population else f", seed {written.seed}"
-    return f"{written.rows:,} of {written.population:,} rows of job {written.job}{seed}"
+    return f"{written.rows:,} of {counted(written.population, 'row')} of job {written.job}{seed}"
 
 
 def score(ledger: Ledger, job: Job, scale: Scale, population: int) -> tuple[str, ScoreStatistics]:

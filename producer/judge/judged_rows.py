@@ -15,6 +15,7 @@ from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.spec import RESERVED_COLUMNS
+from nightshift.common.text import counted
 from nightshift.producer.results import part_files
 from nightshift.producer.results.sample import distinct_names
 
@@ -149,7 +150,7 @@ def _answers(job: Job, parts: Sequence[Row], answered: int) -> pa.Table:
     output = output.filter(pc.is_null(output.column("error")))
     if len(output) != answered:
         raise Permanent(
-            f"{parts[0]['part_name']} of job {job.id} holds {len(output):,} answers and the ledger "
+            f"{parts[0]['part_name']} of job {job.id} holds {counted(len(output), 'answer')} and the ledger "
             f"says {answered:,}: see `nightshift verify {job.id}`"
         )
     return output

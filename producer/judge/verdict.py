@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.text import counted
 from nightshift.producer.judge.judged_rows import JudgedSample
 from nightshift.producer.judge.scores import ScoreStatistics
 from nightshift.producer.views.cells import fact_grid
@@ -63,9 +64,7 @@ def render(found: Verdict) -> RenderableType:
         low, high = scores.interval
         table.add_row("95 %", f"{low:.4g} to {high:.4g}, for rows like these")
     if scores.standard_error_here is not None and sample.rows < sample.population:
-        within = (
-            f"± {scores.standard_error_here:.3g} as the mean of all {sample.population:,} answers"
-        )
+        within = f"± {scores.standard_error_here:.3g} as the mean of all {counted(sample.population, 'answer')}"
         table.add_row("this job", within)
     rows = Text(
         f"{scores.count:,} scored of {sample.rows:,} judged, {sample.population:,} answered"

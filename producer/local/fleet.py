@@ -20,6 +20,7 @@ from nightshift.common.ledger.fleet import workers
 from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.settings import Settings, child_environment
 from nightshift.common.system_errors import told
+from nightshift.common.text import counted
 from nightshift.producer.embedded.home import write_whole
 from nightshift.producer.embedded.postgres import EmbeddedPostgres
 from nightshift.producer.embedded.redis_server import EmbeddedRedis
@@ -161,7 +162,7 @@ class LocalFleet:
         if self._most_ends is None or one.restarts.ends < self._most_ends:
             return False
         self._broken = (
-            f"the {one.name} ended {one.restarts.ends} times in a row, last {one.restarts.why}: "
+            f"the {one.name} ended {counted(one.restarts.ends, 'time')} in a row, last {one.restarts.why}: "
             f"see {self._home / one.log}"
         )
         return True

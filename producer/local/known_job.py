@@ -14,6 +14,7 @@ from nightshift.common.ledger.jobs import jobs, spending
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
+from nightshift.common.text import counted, counted_batches, plural
 from nightshift.producer import retry
 from nightshift.producer.submit.submitted import Submitted
 
@@ -89,7 +90,9 @@ def open_job(ledger: Ledger, submitted: Submitted, spec: JobSpec, console: Conso
 
 
 def _say_new(submitted: Submitted, job: Job, console: Console) -> None:
-    console.print(f"job {job.id}: {submitted.rows:,} rows in {submitted.batches:,} batches")
+    console.print(
+        f"job {job.id}: {counted(submitted.rows, 'row')} in {counted_batches(submitted.batches)}"
+    )
     for message in replace(submitted, watch_seconds=None).remarks:
         console.print(message, style="yellow", soft_wrap=True, markup=False)
 
@@ -103,8 +106,10 @@ def _retry(ledger: Ledger, job: Job, row: Row) -> str:
         JobState.COMPLETED: "has an answer for none of its rows",
     }[job.state]
     rows = (
-        f"its {done.rows:,} failed rows run again" if done.rows else "it continues where it stopped"
+        f"its {counted(done.rows, 'failed row')} {plural(done.rows, 'runs', 'run')} again"
+        if done.rows
+        else "it continues where it stopped"
     )
     left = row["rows_total"] - row["rows_done"] - row["rows_failed"]
-    rest = f", and the {left:,} rows that had not run" if done.rows and left else ""
+    rest = f", and the {counted(left, 'row')} that had not run" if done.rows and left else ""
     return f"job {job.id} {why}: {rows}{rest}"

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from nightshift.common.text import counted
+
 LIVED_SECONDS = 60.0
 """A process that lived this long has begun well: its ends before that count no more."""
 
@@ -47,7 +49,7 @@ class Restarts:
         """What is wrong, in one sentence; None for a process that has lived for long enough."""
         if not self.ends or self._has_lived(now):
             return None
-        times = f"{self.ends} times in a row, last " if self.ends > 1 else ""
+        times = f"{counted(self.ends, 'time')} in a row, last " if self.ends > 1 else ""
         left = max(0.0, self.due_at - now)
         then = f"it is started again in {left:.0f} s" if self.began_at is None else "it runs again"
         return f"the {name} ended {times}{self.why}; {then}"

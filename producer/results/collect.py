@@ -14,6 +14,7 @@ from nightshift.common.ledger.jobs import generations, jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts
 from nightshift.common.spec import RequestsTask
+from nightshift.common.text import counted, plural
 from nightshift.producer.external_sort.boxes import in_order
 from nightshift.producer.results import part_files, target_file, vectors
 from nightshift.producer.results.with_input import with_input
@@ -78,7 +79,9 @@ def collect(
     written = part_rows.write_batches(target, ahead, schema, kind, {})
     if remark is not None and beside is not None and beside.misfits:
         first = beside.misfits[0].message
-        remark(f"{len(beside.misfits):,} values of the input are null, the first since {first}")
+        remark(
+            f"{counted(len(beside.misfits), 'value')} of the input {plural(len(beside.misfits), 'is', 'are')} null, the first since {first}"
+        )
     return written
 
 
@@ -118,7 +121,11 @@ def why_partial(job: Job, progress: Row) -> str:
     left = progress["rows_total"] - progress["rows_done"] - progress["rows_failed"]
     if not left and job.closed_at is not None:
         return ""
-    why = f"{left:,} rows have no output" if left else "its files are being finished"
+    why = (
+        f"{counted(left, 'row')} {plural(left, 'has', 'have')} no output"
+        if left
+        else "its files are being finished"
+    )
     return f"job {job.id} is {job.state} and {why}"
 
 
@@ -164,6 +171,6 @@ def as_they_lie(
 def _check_count(job: Job, what: str, taken: int, promised: int) -> None:
     if taken != promised:
         raise Permanent(
-            f"after {what} of job {job.id} there are {taken:,} rows and the ledger says "
+            f"after {what} of job {job.id} there are {counted(taken, 'row')} and the ledger says "
             f"{promised:,}: see `nightshift verify {job.id}`"
         )

@@ -23,6 +23,7 @@ from nightshift.common.ledger.connection import Connection, one_moment
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import live_parts
+from nightshift.common.text import counted
 from nightshift.producer.closed_jobs import bring_back
 from nightshift.producer.results import collect, part_files
 
@@ -158,7 +159,7 @@ def prepare(
         raise BadInput(f"{why}: partial=true takes what is there")
     if not why and rows != total:
         raise Permanent(
-            f"the parts of job {job.id} have {rows:,} rows and the ledger says {total:,}: see `nightshift "
+            f"the parts of job {job.id} have {counted(rows, 'row')} and the ledger says {total:,}: see `nightshift "
             f"verify {job.id}`"
         )
     return Download(job, kind, rows, total, False, parts)

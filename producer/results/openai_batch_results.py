@@ -23,7 +23,7 @@ from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.spec import REQUEST_ID, JobSpec, RequestsTask
 from nightshift.common.states import JobState, RowErrorKind
-from nightshift.common.text import json_line
+from nightshift.common.text import counted, json_line
 from nightshift.producer.results import part_files, target_file
 from nightshift.producer.results.collect import rows_for
 
@@ -112,8 +112,8 @@ def report(ledger: Ledger, job: Job, to: str, console: Console) -> None:
 def summary(done: ResultFiles) -> str:
     """Both files with their lines, for a person."""
     return (
-        f"{done.results:,} results in {done.results_file}\n"
-        f"{done.errors:,} errors in {done.errors_file}"
+        f"{counted(done.results, 'result')} in {done.results_file}\n"
+        f"{counted(done.errors, 'error')} in {done.errors_file}"
     )
 
 

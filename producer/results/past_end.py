@@ -17,7 +17,7 @@ from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts
 from nightshift.common.states import JobState
-from nightshift.common.text import first_few
+from nightshift.common.text import counted, first_few, plural
 from nightshift.producer.results import part_files
 
 
@@ -78,7 +78,10 @@ def lost(ledger: Ledger, job: Job) -> str | None:
         what = f"the manifest of job {job.id} is"
     else:
         parts = len(part_files.missing(ledger, job))
-        gone, what = parts > 0, f"{parts:,} parts of job {job.id} are"
+        gone, what = (
+            parts > 0,
+            f"{counted(parts, 'part')} of job {job.id} {plural(parts, 'is', 'are')}",
+        )
     return f"{what} gone from {job.output_uri}: {part_files.way_back(job)}" if gone else None
 
 

@@ -15,6 +15,7 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.provenance import model_of
+from nightshift.common.text import counted
 from nightshift.producer.results import target_file
 from nightshift.producer.results.sample import Sample
 from nightshift.producer.views.rates import Values
@@ -56,7 +57,7 @@ def page(job: Job, progress: Values, drawn: Sample) -> str:
     style = (folder / "sample.css").read_text(encoding="utf-8")
     digest = b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return environment.from_string(source).render(
-        title=f"{job.spec.name}: {len(drawn.rows):,} rows",
+        title=f"{job.spec.name}: {counted(len(drawn.rows), 'row')}",
         style=style,
         style_digest=digest,
         facts=_facts(job, progress, drawn),
@@ -76,7 +77,7 @@ def _facts(job: Job, progress: Values, drawn: Sample) -> dict[str, str]:
         "rows": f"{over:,} of {progress['rows_total']:,}, {progress['rows_failed']:,} failed",
         "tokens": f"{progress['prompt_tokens']:,} in, {progress['output_tokens']:,} out",
         "output": job.output_uri,
-        "sample": f"{len(drawn.rows):,} of {drawn.total:,} {of} rows, "
+        "sample": f"{len(drawn.rows):,} of {counted(drawn.total, f'{of} row')}, "
         + (f"those with the least {drawn.by}" if drawn.by else f"seed {drawn.seed}"),
     }
     if not (progress["prompt_tokens"] or progress["output_tokens"]):
@@ -102,7 +103,7 @@ def _usage(row: dict[str, Any]) -> str:
     """How the answer ended, and its tokens, on one line."""
     facts = [str(row["finish_reason"])] if row.get("finish_reason") else []
     if row.get("prompt_tokens") is not None:
-        facts.append(f"{row['prompt_tokens']:,} tokens in")
+        facts.append(f"{counted(row['prompt_tokens'], 'token')} in")
     if row.get("output_tokens") is not None:
         facts.append(f"{row['output_tokens']:,} out")
     return value_text(" · ".join(facts), 200)

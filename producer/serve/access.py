@@ -12,6 +12,7 @@ from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import jobs, tenant_costs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
+from nightshift.common.text import counted
 from nightshift.producer.control.answer import Changes
 from nightshift.producer.serve.errors import ApiError
 from nightshift.producer.serve.ledger import keys, quotas, tenants
@@ -133,7 +134,7 @@ def room_for_rows(
         raise SpentOut(str(why), code="rows_limit_exceeded")
     room = tenant.max_rows - rows
     return room, (
-        f"more than {room:,} rows are asked for, {rows:,} are open already, and this tenant may have "
+        f"more than {counted(room, 'row')} are asked for, {rows:,} are open already, and this tenant may have "
         f"{tenant.max_rows:,} at once"
     )
 

@@ -16,7 +16,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec.table_uris import names_table
 from nightshift.common.states import JobState
 from nightshift.common.storage import Listing
-from nightshift.common.text import first_few, left_out_rows
+from nightshift.common.text import counted, counted_batches, first_few, left_out_rows, plural
 from nightshift.producer import under_way
 from nightshift.producer.advice.advice import Need, goes_on, nobody_works
 from nightshift.producer.advice.here import FLEET, Here
@@ -104,13 +104,13 @@ def summary(job: Job, taken: Taken, here: Here = FLEET) -> list[str]:
     said = []
     if added.generation is not None:
         said.append(
-            f"{name} has {added.rows:,} rows more in {added.batches:,} batches: generation "
+            f"{name} has {counted(added.rows, 'row')} more in {counted_batches(added.batches)}: generation "
             f"{added.generation}, new files: {added.files:,}"
             + (f"; {left_out_rows(added.rows_left_out)}" if added.rows_left_out else "")
         )
     if taken.redone:
         said.append(
-            f"{name}: the {taken.redone_rows:,} rows of what changed run again: "
+            f"{name}: the {counted(taken.redone_rows, 'row')} of what changed {plural(taken.redone_rows, 'runs', 'run')} again: "
             f"{first_few(taken.redone, 3)}"
         )
     if said and job.state is JobState.PAUSED:

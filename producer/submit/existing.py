@@ -21,7 +21,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
 from nightshift.common.storage import Listing
-from nightshift.common.text import first_few
+from nightshift.common.text import counted, first_few
 from nightshift.producer.closed_jobs import bring_back
 from nightshift.producer.submit import table_input
 from nightshift.producer.submit.arrange.arrange import restore
@@ -158,7 +158,7 @@ def _changed(job: Job, found: Changes) -> str:
     """Why the files of a known job cannot be taken as they are now, and what to do."""
     if not found.changed and not found.gone:
         return (
-            f"the input of job {job.id} has {len(found.new):,} files more than when it was "
+            f"the input of job {job.id} has {counted(len(found.new), 'file')} more than when it was "
             f"submitted: {first_few(found.uris, 3)}; `nightshift submit --append {job.id}` takes "
             "them, or submit with --new and another output directory"
         )

@@ -12,7 +12,7 @@ from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.spec import RequestsTask
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo
-from nightshift.common.text import first_few
+from nightshift.common.text import counted, first_few
 from nightshift.producer.submit.column_fit import misfit
 from nightshift.producer.submit.planning.planner import Plan
 
@@ -31,7 +31,7 @@ def refuse(job: Job) -> None:
         )
     if job.spec.input.limit is not None:
         raise BadInput(
-            f"job {job.id} takes the first {job.spec.input.limit:,} rows of its input "
+            f"job {job.id} takes the first {counted(job.spec.input.limit, 'row')} of its input "
             "(input.limit) and no more: submit a job without a limit"
         )
 

@@ -9,7 +9,7 @@ from nightshift.common.descriptor import Descriptor, RowRanges
 from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
 from nightshift.common.formats.values import to_list
 from nightshift.common.spec import JobSpec, RequestsTask
-from nightshift.common.text import kept_message, one_line
+from nightshift.common.text import counted, kept_message, one_line, plural
 from nightshift.producer.external_sort.repeats import RepeatCount, Repeats
 from nightshift.producer.external_sort.spill import spill_folder
 from nightshift.producer.submit.planning.plan_reader import PlanReader
@@ -46,7 +46,7 @@ def refuse(spec: JobSpec, plan: Plan, found: Repeats) -> None:
     first, second = found.pair
     column = spec.input.id
     assert column is not None
-    others = f", and {found.repeated:,} rows repeat the id of an earlier one"
+    others = f", and {counted(found.repeated, 'row')} {plural(found.repeated, 'repeats', 'repeat')} the id of an earlier one"
     raise BadInput(
         f"input.unique_id: the {column} {_shown(spec, plan, second, column)} stands in two rows of the input, "
         f"{first:,} and {second:,}{others}: give each row an id of its own, or leave unique_id out"

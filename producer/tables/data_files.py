@@ -18,6 +18,7 @@ from nightshift.common.formats.parquet.column_types import written_schema
 from nightshift.common.formats.parquet.footer import read_footer
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.jobs.table_commits import TableFile
+from nightshift.common.text import counted
 from nightshift.producer.results import part_files
 from nightshift.producer.tables.table import CommitRefused, DataFile
 
@@ -95,7 +96,7 @@ class PartsOfTable:
         found = self._looked_at(part, uri, part.rows)
         if found.bytes != part.bytes:
             raise CommitRefused(
-                f"{uri} has {found.bytes:,} bytes, and the ledger says {part.bytes:,}: {self._way_back}"
+                f"{uri} has {counted(found.bytes, 'byte')}, and the ledger says {part.bytes:,}: {self._way_back}"
             )
         place = self.place(part)
         if place == uri:
@@ -130,7 +131,7 @@ class PartsOfTable:
             raise CommitRefused(f"{uri} has other columns than the job: {columns.to_string()}")
         if footer.starts[-1] != rows:
             raise CommitRefused(
-                f"{uri} holds {footer.starts[-1]:,} rows, and the ledger says {rows:,}: {self._way_back}"
+                f"{uri} holds {counted(footer.starts[-1], 'row')}, and the ledger says {rows:,}: {self._way_back}"
             )
         return DataFile(uri, size, rows, *statistics(footer.metadata))
 

@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from nightshift.common.text import counted
 from nightshift.producer.submit.auto_args import as_text, without_secrets
 from nightshift.producer.tune.trials import Candidate
 from nightshift.producer.tune.tune import Tuned, faster
@@ -41,7 +42,7 @@ def show(tuned: Tuned, console: Console) -> None:
     table = Table(title="Rows/s of an engine", title_justify="left")
     table.add_column("arguments", overflow="fold")
     for rows in rungs:
-        table.add_column(f"{rows:,} rows", justify="right")
+        table.add_column(f"{counted(rows, 'row')}", justify="right")
     table.add_column("answers as in the spec", overflow="fold")
     table.add_column("", overflow="fold")
     for each in tuned.candidates:

@@ -15,6 +15,7 @@ from nightshift.common.ledger.jobs import jobs, spending
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.spec import GenerateTask, JobSpec, parse_spec
 from nightshift.common.states import JobState
+from nightshift.common.text import counted
 from nightshift.producer.control import job_moves
 from nightshift.producer.estimate.pilot_place import PilotPlace
 from nightshift.producer.submit.auto_args import as_text
@@ -274,7 +275,7 @@ def _rate(
     if loss is not None:
         return None, _lost(loss)
     if row["rows_failed"]:
-        return None, f"{row['rows_failed']:,} rows failed: `nightshift errors {job.id}`"
+        return None, f"{counted(row['rows_failed'], 'row')} failed: `nightshift errors {job.id}`"
     seconds = sum(each.engine_seconds for each in spent)
     if not seconds:
         return None, "no row ran"

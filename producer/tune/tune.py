@@ -14,7 +14,7 @@ from nightshift.common.ledger.engines import tunings
 from nightshift.common.ledger.engines.tunings import Tuning
 from nightshift.common.settings import Settings
 from nightshift.common.spec import GenerateTask, JobSpec, VllmEngineSpec
-from nightshift.common.text import first_few
+from nightshift.common.text import counted, first_few
 from nightshift.producer.estimate.pilot_place import PilotPlace, pilots
 from nightshift.producer.submit import auto_args
 from nightshift.producer.submit.auto_args import as_text
@@ -146,7 +146,7 @@ def search(found: Sequence[Candidate], trials: Trials, steps: Sequence[Rung]) ->
                 return _fastest(before or rates, found)
             each = found[number]
             trials.console.print(
-                f"trial {len(rates) + 1} of {len(going)} with {step.rows:,} rows: {as_text(each.args)}",
+                f"trial {len(rates) + 1} of {len(going)} with {counted(step.rows, 'row')}: {as_text(each.args)}",
                 soft_wrap=True,
                 markup=False,
             )
@@ -229,7 +229,11 @@ def _one_more(
     """
     rows, _ = best.last
     is_spent = trials.is_budget_spent()
-    said = "limits.budget is spent: not tried" if is_spent else f"one more trial with {rows:,} rows"
+    said = (
+        "limits.budget is spent: not tried"
+        if is_spent
+        else f"one more trial with {counted(rows, 'row')}"
+    )
     trials.console.print(f"{said}: {as_text(one.args)}", soft_wrap=True, markup=False)
     if is_spent:
         return None

@@ -11,6 +11,7 @@ from nightshift.common.ledger.jobs import generations
 from nightshift.common.ledger.jobs.generations import Generation
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.system_errors import told
+from nightshift.common.text import counted
 from nightshift.producer.results import part_files
 from nightshift.producer.verify.check_result import CheckResult
 
@@ -50,8 +51,8 @@ def _differs(ledger: Ledger, job: Job, generation: Generation) -> str | None:
     live = {name for name, _ in part_files.names(ledger, job, generation)}
     named = {part["name"] for part in said["parts"]}
     if live != named:
-        return f"{uri} names {len(named - live):,} parts too many and {len(live - named):,} too few"
+        return f"{uri} names {counted(len(named - live), 'part')} too many and {len(live - named):,} too few"
     rows = sum(part["rows"] for part in said["parts"])
     if rows != generation.rows:
-        return f"{uri} names parts of {rows:,} rows, and the generation has {generation.rows:,}"
+        return f"{uri} names parts of {counted(rows, 'row')}, and the generation has {generation.rows:,}"
     return None

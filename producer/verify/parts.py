@@ -20,7 +20,7 @@ from nightshift.common.ledger.jobs import generations, jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import audit, failed_rows, live_parts
 from nightshift.common.system_errors import told
-from nightshift.common.text import first_few, kept_message
+from nightshift.common.text import counted, first_few, kept_message, plural
 from nightshift.producer.external_sort.repeats import RepeatCount, Repeats
 from nightshift.producer.external_sort.spill import spill_folder
 from nightshift.producer.results import part_files
@@ -77,7 +77,7 @@ class PartsAudit:
         strange: list[Range] = []
         compared = of_copy = failed = size = rows = 0
         with spill_folder() as folder, ThreadPoolExecutor(READERS) as readers:
-            counted = RepeatCount(folder)
+            repeat_count = RepeatCount(folder)
             for page in part_files.pages(self._ledger, self._job):
                 for content in self._take(page, list(readers.map(self._read, page))):
                     for start, stop in content.ranges:
@@ -88,21 +88,21 @@ class PartsAudit:
                     compared += content.ids_compared
                     of_copy += content.ids_of_copy
                     if content.ids is not None:
-                        counted.add(*content.ids)
+                        repeat_count.add(*content.ids)
                     failed += len(content.errors)
                 size += sum(part["part_bytes"] for part in page)
-            repeats = counted.result()
+            repeats = repeat_count.result()
         if self._gone:
             self._checks["parts"].add(
-                f"{self._gone:,} parts are gone: {part_files.way_back(self._job)}"
+                f"{counted(self._gone, 'part')} {plural(self._gone, 'is', 'are')} gone: {part_files.way_back(self._job)}"
             )
         self._check_rows(held, wanted, RowRanges.of(*strange))
         self._check_error_count(failed)
         if self._job.spec.input.unique_id and repeats.repeated:
             self._checks["ids"].add(f"ids must differ (input.unique_id): {self._example(repeats)}")
         summaries = {
-            "parts": f"{len(self.facts):,} parts, {size:,} bytes, each with its size and checksum",
-            "rows": f"{rows:,} of {rows_total:,} rows, each once",
+            "parts": f"{counted(len(self.facts), 'part')}, {counted(size, 'byte')}, each with its size and checksum",
+            "rows": f"{rows:,} of {counted(rows_total, 'row')}, each once",
             "ids": f"{compared:,} ids equal those of the input"
             + (f", {of_copy:,} of them in its sorted copy" if of_copy else "")
             + self._said_of(repeats),
@@ -119,14 +119,18 @@ class PartsAudit:
         said = "; no id stands in two rows"
         if repeats.pair is not None:
             said = f"; {repeats.different:,} of {repeats.rows:,} differ: {self._example(repeats)}"
-        return said + (f"; {repeats.without:,} rows have no id" if repeats.without else "")
+        return said + (
+            f"; {counted(repeats.without, 'row')} {plural(repeats.without, 'has', 'have')} no id"
+            if repeats.without
+            else ""
+        )
 
     def _example(self, repeats: Repeats) -> str:
         assert repeats.pair is not None
         first, second = repeats.pair
         value = part_files.id_of(self._ledger, self._job, first)
         return (
-            f"{value} stands in rows {first:,} and {second:,}, and {repeats.repeated:,} rows repeat the "
+            f"{value} stands in rows {first:,} and {second:,}, and {counted(repeats.repeated, 'row')} {plural(repeats.repeated, 'repeats', 'repeat')} the "
             "id of an earlier one"
         )
 
@@ -142,7 +146,7 @@ class PartsAudit:
             size = storage.stat(uri).size
             if size != part["part_bytes"]:
                 content.problem(
-                    "parts", f"{name} has {size:,} bytes and not {part['part_bytes']:,}"
+                    "parts", f"{name} has {counted(size, 'byte')} and not {part['part_bytes']:,}"
                 )
             elif storage.checksum(uri) != part["part_checksum"]:
                 content.problem("parts", f"{name} does not match its checksum")
@@ -161,17 +165,17 @@ class PartsAudit:
         if tuple(content.ranges) != part["rows"].ranges:
             content.problem(
                 "rows",
-                f"{name} holds {len(index):,} rows that are not those of its batch "
+                f"{name} holds {counted(len(index), 'row')} that are not those of its batch "
                 f"{part['batch']} ({part['row_count']:,})",
             )
         content.errors = self._errors_of(table)
-        counted = {
+        sums = {
             # Rows that run again still have their old line, and are not counted meanwhile.
             "rows_failed": len(content.errors) - part["redo_count"],
             "prompt_tokens": part_rows.column_sum(table, "prompt_tokens"),
             "output_tokens": part_rows.column_sum(table, "output_tokens"),
         }
-        for what, count in counted.items():
+        for what, count in sums.items():
             if count != part[what]:
                 content.problem(
                     "parts", f"{name} holds {what} {count:,} and the ledger says {part[what]:,}"

@@ -13,7 +13,7 @@ from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import audit
 from nightshift.common.states import JobState
 from nightshift.common.system_errors import told
-from nightshift.common.text import first_few, left_out_rows
+from nightshift.common.text import counted, first_few, left_out_rows
 from nightshift.producer.closed_jobs import bring_back
 from nightshift.producer.submit.output_owner import OwnedDirectory
 from nightshift.producer.verify import generations
@@ -71,17 +71,19 @@ def _batches(connection: Connection, job: Job) -> CheckResult:
         # Jobs of older releases have all rows of the file in which their limit ends.
         stop = min(stop, job.spec.input.limit or stop)
     expected, first = stop - left_out, 0
-    said = f"{covered.rows:,} rows, each in one batch"
+    said = f"{counted(covered.rows, 'row')}, each in one batch"
     if left_out:
         first, stop = covered.first, min(stop, covered.stop)
         said += f"; {left_out_rows(left_out)} of {expected + left_out:,} in the files"
     check = CheckResult("batches", said)
     if covered.rows != covered.distinct_rows:
-        check.add(f"{covered.rows - covered.distinct_rows:,} rows are in more than one batch")
+        check.add(
+            f"{counted(covered.rows - covered.distinct_rows, 'row')} are in more than one batch"
+        )
     if (covered.first, covered.stop, covered.distinct_rows) != (first, stop, expected):
         without = f" without the {left_out:,} that input.where leaves out" if left_out else ""
         check.add(
-            f"the batches cover {covered.distinct_rows:,} rows in {covered.ranges} pieces from "
+            f"the batches cover {counted(covered.distinct_rows, 'row')} in {covered.ranges} pieces from "
             f"{covered.first} to {covered.stop}, and the dataset has {expected:,}{without}"
         )
     return check
@@ -91,11 +93,11 @@ def _counters(connection: Connection, job: Job) -> CheckResult:
     check = CheckResult(
         "counters", "the job's counters equal a recount of its batches and failed rows"
     )
-    for name, (counted, recounted) in audit.miscounted(connection, job.id).items():
-        check.add(f"{name} says {counted:,} and the batches say {recounted:,}")
-    counted, listed = audit.unlisted(connection, job.id)
-    if counted != listed:
-        check.add(f"rows_failed says {counted:,} and failed_rows lists {listed:,}")
+    for name, (noted, recounted) in audit.miscounted(connection, job.id).items():
+        check.add(f"{name} says {noted:,} and the batches say {recounted:,}")
+    failed, listed = audit.unlisted(connection, job.id)
+    if failed != listed:
+        check.add(f"rows_failed says {failed:,} and failed_rows lists {listed:,}")
     return check
 
 
@@ -141,8 +143,12 @@ def _directory(
     replaced = kept & set(found) - facts.keys()
     check = CheckResult(
         "directory",
-        f"{len(found) - len(replaced):,} parts and their manifest, "
-        + (f"{len(replaced):,} parts that readers of its table may want, " if replaced else "")
+        f"{counted(len(found) - len(replaced), 'part')} and their manifest, "
+        + (
+            f"{counted(len(replaced), 'part')} that readers of its table may want, "
+            if replaced
+            else ""
+        )
         + "nothing else",
     )
     if foreign := sorted(set(found) - facts.keys() - kept):

@@ -9,6 +9,7 @@ from nightshift.common.allocation.deadlines import Outlook, Standing, outlook
 from nightshift.common.ledger import Connection
 from nightshift.common.ledger.jobs import deadlines
 from nightshift.common.states import JobState
+from nightshift.common.text import counted
 from nightshift.producer.views.rates import Values
 
 WITHOUT_EFFECT = {
@@ -48,7 +49,7 @@ class Deadline:
         if self.outlook.standing is Standing.LATE and self.outlook.late_seconds is None:
             text = "late without a worker"
         if more is not None:
-            text += f", on time with {more} more worker{'s' if more > 1 else ''}"
+            text += f", on time with {counted(more, 'more worker')}"
         return text
 
     @property

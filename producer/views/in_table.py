@@ -7,6 +7,7 @@ from nightshift.common.ledger import Connection
 from nightshift.common.ledger.jobs import jobs, table_commits
 from nightshift.common.ledger.jobs.table_commits import TableState
 from nightshift.common.spec.tables import TableSpec
+from nightshift.common.text import counted
 from nightshift.producer.views.rates import Values
 
 
@@ -25,7 +26,7 @@ class InTable:
         if last is None:
             nothing = f"{self.table.title}: nothing of this job"
             return nothing if self.is_over else f"{nothing} before all of its rows are done"
-        what = f"{self.state.rows:,} rows of {self.state.files:,} parts"
+        what = f"{counted(self.state.rows, 'row')} of {counted(self.state.files, 'part')}"
         said = f"{self.table.title}: {what}"
         if self.state.version is not None:
             said += f" since version {self.state.version}"

@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from nightshift.common.spec.tasks.sampling import BY_SERVER
+from nightshift.common.text import counted, plural
 
 Values = Mapping[Any, Any]
 """A row of a view of the ledger, by column."""
@@ -84,7 +85,9 @@ def answering(row: Values) -> str | None:
     if family and family != BY_SERVER:
         said.append(f"without their thoughts, as {family} marks these")
     if longest := found.get("max_tokens"):
-        said.append(f"at most {longest:,} tokens: sampling.max_tokens names another number")
+        said.append(
+            f"at most {counted(longest, 'token')}: sampling.max_tokens names another number"
+        )
     return "; ".join(said) or None
 
 
@@ -94,5 +97,7 @@ def saved(row: Values) -> list[str]:
     if row.get("cached_tokens"):
         said.append(f"cached {100 * row['cached_fraction']:.0f} % of prompt tokens")
     if row.get("rows_shared"):
-        said.append(f"{row['rows_shared']:,} rows have the answer of an equal one")
+        said.append(
+            f"{counted(row['rows_shared'], 'row')} {plural(row['rows_shared'], 'has', 'have')} the answer of an equal one"
+        )
     return said

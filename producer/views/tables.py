@@ -11,7 +11,14 @@ from rich.text import Text
 
 from nightshift.common.formats import part_names
 from nightshift.common.ledger.fleet.outages import Outage
-from nightshift.common.text import left_out_rows, marked_rows, money
+from nightshift.common.text import (
+    counted,
+    counted_batches,
+    left_out_rows,
+    marked_rows,
+    money,
+    plural,
+)
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.views.cells import (
     duration,
@@ -116,7 +123,16 @@ def reasons(rows: Sequence[Values]) -> list[Text]:
         for row in rows
     ]
     more = len(lines) - MOST_REASONS
-    rest = [Text(f"{more:,} more jobs wait, or need a person", "yellow")] if more > 0 else []
+    rest = (
+        [
+            Text(
+                f"{counted(more, 'more job')} {plural(more, 'waits, or needs', 'wait, or need')} a person",
+                "yellow",
+            )
+        ]
+        if more > 0
+        else []
+    )
     return [*lines[:MOST_REASONS], *rest]
 
 
@@ -149,7 +165,9 @@ def status(
 
 def line(row: Values, outages: Sequence[Outage] = ()) -> str:
     """The state of a job as one plain line, for logs."""
-    parts = [f"{row['name']}: {rows_over(row):,} of {row['rows_total']:,} rows ({percent(row)})"]
+    parts = [
+        f"{row['name']}: {rows_over(row):,} of {counted(row['rows_total'], 'row')} ({percent(row)})"
+    ]
     if loads := loading(row):
         parts.append(loads)
     if row["rows_failed"]:
@@ -250,8 +268,8 @@ def _speed(row: Values) -> Iterator[tuple[str, str]]:
 def _answers(row: Values) -> Iterator[tuple[str, str]]:
     """Names and texts of the facts about the answers of a job and their tokens."""
     if row["prompt_tokens"] or row["output_tokens"]:
-        counted = f"{row['prompt_tokens']:,} in, {row['output_tokens']:,} out"
-        yield "tokens", counted + thoughts(row)
+        said = f"{row['prompt_tokens']:,} in, {row['output_tokens']:,} out"
+        yield "tokens", said + thoughts(row)
     if found := answering(row):
         yield "answers", found
     if said := saved(row):
@@ -376,7 +394,7 @@ def worker_table(workers: Sequence[Values]) -> Table:
             escape(row["pool"]),
             escape(engine),
             state(row["state"]),
-            f"{row['batches_leased']:,} batches, {row['rows_leased']:,} rows",
+            f"{counted_batches(row['batches_leased'])}, {counted(row['rows_leased'], 'row')}",
             f"{float(row['seconds_since_seen']):.0f} s ago",
         )
     return table
@@ -387,7 +405,7 @@ def _backing_off(found: Values | None) -> list[RenderableType]:
     if found is None or not found["batches"]:
         return []
     count = found["batches"]
-    which = "1 batch waits" if count == 1 else f"{count:,} batches wait"
+    which = f"{counted_batches(count)} {plural(count, 'waits', 'wait')}"
     left = duration(max(0, found["seconds"]))
     return [Text(f"{which} after an error, for {left} at most: {found['error']}", "yellow")]
 
@@ -401,7 +419,7 @@ def _machines_set_aside(machines: Sequence[Values]) -> list[RenderableType]:
         table.add_row(
             escape(row["host"]),
             row["engine_key"],
-            f"{row['failures']:,} times",
+            f"{counted(row['failures'], 'time')}",
             f"in {float(row['seconds_left']):.0f} s",
             escape(row["error"]),
         )
@@ -419,7 +437,7 @@ def _bar(row: Values) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_row(
         progress_bar(row, 44),
-        Text(f"{rows_over(row):,} of {row['rows_total']:,} rows"),
+        Text(f"{rows_over(row):,} of {counted(row['rows_total'], 'row')}"),
         Text(percent(row), "bold"),
         failed(row["rows_failed"], " failed"),
     )
@@ -438,8 +456,8 @@ def _pace(row: Values, *, closing: bool, stands: bool = False) -> Text:
         text.append(f"   {number(row['output_tokens_per_second'])} tokens/s")
     text.append(f"   {duration(row['eta_seconds'])} to go")
     if row["prompt_tokens"]:
-        counted = f"{row['prompt_tokens']:,} tokens in, {row['output_tokens']:,} out"
-        text.append(f"   {counted}{thoughts(row)}", "bright_black")
+        said = f"{counted(row['prompt_tokens'], 'token')} in, {row['output_tokens']:,} out"
+        text.append(f"   {said}{thoughts(row)}", "bright_black")
     for said in saved(row):
         text.append(f"   {said}", "bright_black")
     if row["cost"] is not None:

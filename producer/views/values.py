@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 from typing import Any
 
-from nightshift.common.text import printable
+from nightshift.common.text import counted, printable
 
 LIST_NUMBERS = 8
 """Numbers of a long vector that stand in the text."""
@@ -14,7 +14,7 @@ LIST_NUMBERS = 8
 def value_text(value: Any, most: int) -> str:
     """The value as text of about `most` characters at most, safe for a terminal and a page."""
     text = _text(value)
-    cut = text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
+    cut = text if len(text) <= most else f"{text[:most]}… ({counted(len(text), 'character')})"
     return printable(cut)
 
 
@@ -35,7 +35,7 @@ def _text(value: Any) -> str:
         case str():
             return value
         case bytes():
-            return f"({len(value):,} bytes)"
+            return f"({counted(len(value), 'byte')})"
         case float():
             return f"{value:.6g}"
         case list() if len(value) > LIST_NUMBERS and _numbers(value):

@@ -7,6 +7,7 @@ from typing import Any
 from nightshift.common.ledger import Connection, Row
 from nightshift.common.ledger.jobs import generations, watches
 from nightshift.common.ledger.jobs.watches import UnplannedFile
+from nightshift.common.text import counted
 
 MOST_FILES = 3
 """Files of each kind that a page names."""
@@ -102,7 +103,7 @@ def _sentence(file: UnplannedFile, job_id: int) -> str:
 
 
 def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count:,} files"
+    return counted(count, "file")
 
 
 def _seconds(seconds: int) -> str:

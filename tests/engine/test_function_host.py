@@ -75,7 +75,7 @@ def columns(outcome: Outcome) -> Any:
         ("return nothing", "function_error", "returned NoneType, not a list of dicts"),
         ("return a text", "function_error", "returned str, not a list of dicts"),
         ("return a dict", "function_error", "returned dict, not a list of dicts"),
-        ("return too few", "function_error", "returned 0 results for 1 rows"),
+        ("return too few", "function_error", "returned 0 results for 1 row"),
         ("a number", "function_error", "returned int for this row, not a dict of columns"),
         ("nothing", "function_error", "returned NoneType for this row"),
         ("a text", "function_error", "returned str for this row"),

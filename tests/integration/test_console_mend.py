@@ -399,7 +399,7 @@ def test_the_command_line_chooses_by_message_as_the_page_does(
     monkeypatch.setenv("NIGHTSHIFT_DATABASE_URL", database_url)
     failing(world, job, dict.fromkeys(range(4), LONG), ["row 1 is cut at 99", "no key 7"])
     asked = ["retry", "one", "--failed", "--message", "no key 123"]
-    assert "2 rows in 1 batches run again" in CliRunner().invoke(command_line, asked).stdout
+    assert "2 rows in 1 batch run again" in CliRunner().invoke(command_line, asked).stdout
     assert again(world, job) == [1, 3]
     assert CliRunner().invoke(command_line, ["retry", "one", "--dead", "--message", "x"]).exit_code
 

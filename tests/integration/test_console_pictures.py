@@ -148,5 +148,5 @@ def test_a_job_of_no_row_and_of_one_has_a_page(
         world.finish(job)
         look(world)
         drawn = job_pictures.drawn(world.ledger, job)
-        assert "of 1 rows 1 done" in drawn
-        assert "1 of 1 rows are done" in drawn
+        assert "of 1 row 1 done" in drawn
+        assert "1 of 1 row is done" in drawn

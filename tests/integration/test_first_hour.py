@@ -98,7 +98,7 @@ def test_a_run_of_a_completed_job_whose_output_is_gone_fails_and_names_the_way_b
         gone = alone.command(*command)
         said = gone.stdout + gone.stderr
         assert (gone.returncode, "`nightshift retry 1 --lost --yes`" in said) == (3, True), said
-    assert "1 parts of job 1 are gone from" in said
+    assert "1 part of job 1 is gone from" in said
     assert alone.command("retry", "1", "--lost", "--yes").returncode == 0
     back = alone.command(*RUN)
     assert back.returncode == 0, back.stdout + back.stderr
@@ -324,5 +324,5 @@ def test_a_function_that_returns_too_little_is_said_while_its_batches_are_halved
     (alone.folder / "rules.py").write_text(code)
     done = alone.command(*RUN, "--limit", "40")
     assert done.returncode == 0, done.stderr + logs(alone.folder)
-    assert "rules:loud returned 1 results for 40 rows" in done.stdout
+    assert "rules:loud returned 1 result for 40 rows" in done.stdout
     assert "batches are called in halves" in alone.command("status", "1").stdout

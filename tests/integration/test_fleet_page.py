@@ -44,7 +44,7 @@ def test_a_pool_with_work_and_without_a_worker_comes_first_and_says_what_to_do(
     assert page.index(">zzz<") < page.index(">default<")
     assert "3 batches wait, and no machine works for this pool" in page.lower()
     assert "<code>nightshift-worker --pool zzz</code>" in page
-    assert 'aria-label="1 at work, 1 loading, 1 free; 1 wanted, 1 batches wait"' in page
+    assert 'aria-label="1 at work, 1 loading, 1 free; 1 wanted, 1 batch waits"' in page
     guest = site.browser("viewer").get("/fleet").text
     assert "no machine works for this pool" in guest
     assert "nightshift-worker" not in guest

@@ -64,7 +64,7 @@ def test_a_lost_part_of_a_running_job_runs_again(
     site.submit()
     site.run(moody(), most=2)
     parts(site)[0].unlink()
-    assert "10 rows in 1 batches run again" in nightshift("retry", "1", "--lost").stdout
+    assert "10 rows in 1 batch run again" in nightshift("retry", "1", "--lost").stdout
     assert site.work(moody()) is JobState.COMPLETED
     assert site.agrees() == {}
 

@@ -88,7 +88,7 @@ def test_verify_says_of_ids_that_differ_that_no_id_stands_in_two_rows(site: Site
     submitted(site)
     assert site.work(moody()) is JobState.COMPLETED
     assert said_of_ids(site) == (
-        "11 ids equal those of the input; no id stands in two rows; 1 rows have no id"
+        "11 ids equal those of the input; no id stands in two rows; 1 row has no id"
     )
 
 

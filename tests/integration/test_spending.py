@@ -202,7 +202,7 @@ def test_a_child_counts_the_time_in_which_it_held_batches_once(
 
 
 def test_a_budget_without_a_price_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"limits.budget needs a price: say engine.price_per_hour"):
+    with pytest.raises(BadInput, match=r"limits.budget needs a price: give engine.price_per_hour"):
         parse_spec(
             {
                 "name": "free",

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from nightshift.common.spec import GenerateTask
 from nightshift.common.states import RowErrorKind
+from nightshift.common.text import counted
 from nightshift.worker.engines.protocol import Outcome, Refusal, Request
 from nightshift.worker.engines.samples import row_outcome
 
@@ -51,7 +52,7 @@ async def sample_until_valid(
     if n > 1 and row_sampling(task, request, 0, n).temperature == 0:
         return Refusal(
             RowErrorKind.RENDER_ERROR,
-            f"the row's own temperature is 0, at which its {n} samples would be equal",
+            f"the row's own temperature is 0, at which its {counted(n, 'sample')} would be equal",
         )
     is_free = task.output is not None and task.output.hold == "on_retry"
     first = dataclasses.replace(row_sampling(task, request, 0, n), is_free=is_free)

@@ -7,6 +7,7 @@ from typing import Any
 from nightshift.common.spec import OUTPUTS, VOTE_SHARE, GenerateTask
 from nightshift.common.spec.json_schema import Scalar
 from nightshift.common.spec.tasks.generate import CHOICE, PARSED
+from nightshift.common.text import counted
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
 from nightshift.worker.engines.structured import strict_json, typed
 
@@ -27,7 +28,9 @@ def row_outcome(task: GenerateTask, samples: Sequence[Outcome]) -> Outcome:
     if all(isinstance(each, Refusal) for each in samples):
         first = samples[0]
         assert isinstance(first, Refusal)
-        message = f"none of {len(samples)} samples has an answer; the first: {first.message}"
+        message = (
+            f"none of {counted(len(samples), 'sample')} has an answer; the first: {first.message}"
+        )
         return dataclasses.replace(first, message=message, columns={}, **spent)
     scalars = task.parsed
     outputs = [_sample(each, scalars) if isinstance(each, Answer) else None for each in samples]

@@ -13,7 +13,7 @@ from referencing.exceptions import Unresolvable
 from nightshift.common.spec import StructuredOutput
 from nightshift.common.spec.json_schema import Scalar, scalar_properties, validator
 from nightshift.common.states import RowErrorKind
-from nightshift.common.text import HALF_CHARACTER, has_half_characters
+from nightshift.common.text import HALF_CHARACTER, counted, has_half_characters
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
 
 MANY_BLANKS = 16
@@ -83,7 +83,7 @@ class AnswerCheck:
             return f"the answer was cut off by max_tokens: {text[:100]!r}"
         then = f": {self._compact} allows none" if self._compact else ""
         return (
-            f"the answer ends in {blank:,} characters of white space, and max_tokens cut it off{then}; "
+            f"the answer ends in {counted(blank, 'character')} of white space, and max_tokens cut it off{then}; "
             f"before them {bare[:100]!r}"
         )
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from nightshift.common.exit_codes import ExitCode
 from nightshift.common.telemetry import run_state
+from nightshift.common.text import counted
 
 YES, NO = ExitCode.DONE, ExitCode.FINDINGS
 
@@ -54,7 +55,7 @@ def started(run_dir: Path, supervisor: State) -> Answer:
         state = "starting" if child is None else child["state"]
         if slot["child"] is not None and state not in WARM:
             return NO, f"slot {slot['slot']}: {slot['child']} is {state}"
-    return YES, f"{len(supervisor['slots'])} slots have a warm engine or nothing to load"
+    return YES, f"{counted(len(supervisor['slots']), 'slot')} have a warm engine or nothing to load"
 
 
 def alive(run_dir: Path, supervisor: State) -> Answer:
@@ -66,7 +67,10 @@ def alive(run_dir: Path, supervisor: State) -> Answer:
         why = _why_stuck(slot, child, now)
         if why is not None:
             return NO, f"slot {slot['slot']}: {slot['child']} {why}"
-    return YES, f"the supervisor looks, and no child of {len(supervisor['slots'])} slots is stuck"
+    return (
+        YES,
+        f"the supervisor looks, and no child of {counted(len(supervisor['slots']), 'slot')} is stuck",
+    )
 
 
 def drain(run_dir: Path, supervisor: State) -> Answer:

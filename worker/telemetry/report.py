@@ -18,6 +18,7 @@ from rich.table import Table
 
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.common.telemetry.steps import append
+from nightshift.common.text import counted
 from nightshift.worker.telemetry.utilization import Occupancy, StageTotals, Utilization
 
 log = structlog.get_logger(__name__)
@@ -90,7 +91,10 @@ def read(path: Path, supervisor: str | None = None) -> dict[str, dict[str, Any]]
 
 def show(figures: Figures, console: Console) -> None:
     """The summary for a person."""
-    table = Table(title=f"Where the time went: {figures.children} children", title_justify="left")
+    table = Table(
+        title=f"Where the time went: {counted(figures.children, 'child', 'children')}",
+        title_justify="left",
+    )
     for heading in ("stage", "batches", "calls", "seconds", "longest s", "CPU s", "CPU ms/batch"):
         table.add_column(heading, justify="left" if heading == "stage" else "right")
     known = 0.0
@@ -125,7 +129,7 @@ def _occupancy(engine: Occupancy) -> str:
     # Of fewer rows in all that share is the whole time, and says nothing of the engine.
     fewer = f"{share['fewer']:.1%} with fewer than the {engine.concurrency:,} that it takes, "
     return (
-        f"Engine: {engine.rows:,} rows in {engine.seconds:,.1f} s at work, "
+        f"Engine: {counted(engine.rows, 'row')} in {engine.seconds:,.1f} s at work, "
         f"{engine.row_seconds / engine.seconds:.1f} at a time. Of that time "
         f"{fewer if engine.rows >= engine.concurrency else ''}"
         f"{share['empty']:.1%} with none, {share['dry']:.1%} while none was admitted."

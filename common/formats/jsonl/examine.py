@@ -16,6 +16,7 @@ from nightshift.common.formats.jsonl.columns import json_type, merged_type
 from nightshift.common.formats.jsonl.half_characters import HalfCharacters
 from nightshift.common.formats.jsonl.lines import content_start, is_blank, parse_line
 from nightshift.common.storage import FileInfo
+from nightshift.common.text import counted
 
 HEAD_ROWS = 1000
 """Rows of each file that are parsed at submit."""
@@ -84,7 +85,9 @@ def _head(uri: str, rows: int, name: str, most_line_bytes: int) -> Iterator[list
             if not line or taken == rows:
                 break
             if len(line) > most_line_bytes:
-                raise BadInput(f"{name} line {number}: longer than {most_line_bytes:,} bytes")
+                raise BadInput(
+                    f"{name} line {number}: longer than {counted(most_line_bytes, 'byte')}"
+                )
             if is_blank(line):
                 continue
             try:

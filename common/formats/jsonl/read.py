@@ -16,6 +16,7 @@ from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.source_files import check_unchanged
 from nightshift.common.row_errors import Failure
 from nightshift.common.states import RowErrorKind
+from nightshift.common.text import counted
 
 COUNTED_BYTES = 64 * 2**20
 """A message names the line of a row up to here in a file; counting further lines costs too much."""
@@ -133,6 +134,8 @@ def _batch(
 ) -> Iterable[pa.RecordBatch]:
     table, bad = to_table(rows, schema.names, schema, schema.names)
     if bad:
-        raise BadInput(f"{uri} in the {len(rows)} rows up to line {number}: {min(bad.items())[1]}")
+        raise BadInput(
+            f"{uri} in the {counted(len(rows), 'row')} up to line {number}: {min(bad.items())[1]}"
+        )
     batches: list[pa.RecordBatch] = table.cast(schema).to_batches()
     return batches

@@ -13,7 +13,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.fleet.slots import Machine
 from nightshift.common.ledger.jobs import jobs
-from nightshift.common.text import kept_message
+from nightshift.common.text import counted, kept_message, plural
 
 LONGEST_PAUSE_SECONDS = 600.0
 """Longest time for which a machine is set aside: a load of ten minutes that fails each time then
@@ -159,7 +159,7 @@ def release_revision(connection: Connection, pool: str, engine_key: str) -> str:
     """)
     if found := connection.scalar(holders, engine):
         raise BadInput(
-            f"{found} workers have or load its model at revision {revision}: stop them first, or "
+            f"{counted(found, 'worker')} {plural(found, 'has or loads', 'have or load')} its model at revision {revision}: stop them first, or "
             "submit a job with another engine.revision"
         )
     statement = text("""

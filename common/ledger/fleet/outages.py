@@ -7,6 +7,7 @@ from enum import StrEnum
 from sqlalchemy import text
 
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.text import counted, plural
 
 LAPSE_SECONDS = 60
 """An outage that was not told again within this time is over, or the process that waited is gone."""
@@ -66,7 +67,7 @@ class Outage:
         """The outage as a sentence. A guest sees no hosts and causes, which name things of the operator."""
         who = "a reaper has"
         if self.workers:
-            who = "1 worker has" if self.workers == 1 else f"{self.workers:,} workers have"
+            who = f"{counted(self.workers, 'worker')} {plural(self.workers, 'has', 'have')}"
         said = f"{who} waited {self.seconds:.0f} s for {WAITED_FOR[self.kind]}"
         return said if is_guest else f"{said}, {self._where_and_why}"
 

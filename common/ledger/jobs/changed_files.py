@@ -8,6 +8,7 @@ from sqlalchemy import text
 from nightshift.common.descriptor import Locator, SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.text import counted, counted_batches, plural
 
 FIND_FILE = text("""
     SELECT f.file_index, f.format, f.row_count, f.first_row, f.arranged,
@@ -104,13 +105,13 @@ def reopen(
         )
     if found.row_count != new.rows:
         raise BadInput(
-            f"{new.uri} has {new.rows:,} rows and had {found.row_count:,}: each row of a job keeps "
+            f"{new.uri} has {counted(new.rows, 'row')} and had {found.row_count:,}: each row of a job keeps "
             "its row_index, so put the old file back and append the new one under another name, or "
             "submit a new job"
         )
     if found.leased:
         raise BadInput(
-            f"{found.leased:,} batches of {new.uri} are being worked on: wait until they are over, "
+            f"{counted_batches(found.leased)} of {new.uri} {plural(found.leased, 'is', 'are')} being worked on: wait until they are over, "
             f"or `nightshift pause {job_id}` first"
         )
     file = {"id": job_id, "file_index": found.file_index}

@@ -15,6 +15,7 @@ from nightshift.common.ledger.jobs import tenant_costs
 from nightshift.common.ledger.jobs.failure_limits import REFUSED_ALIKE, refused_alike
 from nightshift.common.ledger.jobs.jobs import lock, pause_refused
 from nightshift.common.states import JobState
+from nightshift.common.text import counted_batches, plural
 
 FINISHABLE = text(f"""
     SELECT j.id FROM jobs j CROSS JOIN LATERAL (
@@ -193,7 +194,7 @@ def _why_dead(connection: Connection, job_id: int, dead: int) -> str:
         GROUP BY last_error ORDER BY count(*) DESC, min(seq) LIMIT 1
     """)
     worst = connection.execute(statement, {"id": job_id}).one_or_none()
-    total = "1 batch is dead" if dead == 1 else f"{dead} batches are dead"
+    total = f"{counted_batches(dead)} {plural(dead, 'is', 'are')} dead"
     if worst is None:
         return total
     some = "" if worst.batches == dead else f", {worst.batches} of them because of one error"

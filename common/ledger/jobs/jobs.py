@@ -15,7 +15,7 @@ from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import failure_limits, job_roots
 from nightshift.common.states import JOB_MOVES, JobState
-from nightshift.common.text import first_few
+from nightshift.common.text import counted, first_few
 
 if TYPE_CHECKING:
     from nightshift.common.spec import JobSpec
@@ -243,7 +243,7 @@ def judge_failures(connection: Connection, job_id: int) -> bool:
         connection,
         job_id,
         JobState.PAUSED,
-        f"{share.failed} of the last {share.over} rows failed, more than "
+        f"{share.failed} of the last {counted(share.over, 'row')} failed, more than "
         f"limits.max_failed_fraction {share.allowed:g} allows: see `nightshift errors {job_id}`",
     )
 
@@ -253,7 +253,7 @@ def pause_refused(connection: Connection, job_id: int) -> bool:
     alike = failure_limits.refused_alike(connection, job_id, JobState.RUNNING)
     if alike is None:
         return False
-    rows = f"all {alike.failed} rows that ran, in the same words"
+    rows = f"all {counted(alike.failed, 'row')} that ran, in the same words"
     if alike.failed == 1:
         rows = "the one row that ran"
     return _move(

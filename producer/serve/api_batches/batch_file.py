@@ -12,6 +12,7 @@ import numpy as np
 
 from nightshift.common.formats.jsonl.lines import MOST_LINE_BYTES, is_blank, parse_line
 from nightshift.common.formats.jsonl.openai_batch import METHOD, id_of
+from nightshift.common.text import counted, plural
 
 MOST_PROBLEMS = 50
 """Problems of a file that are named; the last one says how many more there are."""
@@ -85,7 +86,7 @@ class FileFacts:
         """The problems as a batch has them."""
         found = [problem.as_json for problem in self.problems]
         if self.more_problems:
-            more = f"{self.more_problems:,} more lines have a problem"
+            more = f"{counted(self.more_problems, 'more line')} {plural(self.more_problems, 'has', 'have')} a problem"
             found.append(Problem("more_problems", more).as_json)
         return found
 
@@ -193,7 +194,7 @@ def _rows(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
 
 
 def _too_many(most: int) -> Problem:
-    return Problem("too_many_requests", f"the file has more than {most:,} requests")
+    return Problem("too_many_requests", f"the file has more than {counted(most, 'request')}")
 
 
 def _inputs(body: dict[str, Any], endpoint: str) -> int:

@@ -23,6 +23,7 @@ from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
+from nightshift.common.text import counted
 from nightshift.producer.reaper.renewed_hold import Renewed, renewed
 from nightshift.producer.results import openai_batch_results, part_files
 from nightshift.producer.results.collect import rows_for
@@ -180,7 +181,7 @@ def write_results(
         )
     lines = answers.lines + errors.lines
     if status is ApiBatchStatus.COMPLETED and lines != rows_total:
-        raise Permanent(f"the parts of {job.label} have {lines:,} of {rows_total:,} rows")
+        raise Permanent(f"the parts of {job.label} have {lines:,} of {counted(rows_total, 'row')}")
 
 
 def _end(

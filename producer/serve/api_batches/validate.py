@@ -12,6 +12,7 @@ from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.holds import Hold
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
+from nightshift.common.text import counted
 from nightshift.producer.reaper.renewed_hold import Renewed, renewed
 from nightshift.producer.serve import model_table, store_layout
 from nightshift.producer.serve.api_batches.batch_file import (
@@ -84,7 +85,7 @@ def _validate(
         settings.serve_max_embedding_inputs,
     )
     if file.bytes > limits.bytes:
-        said = f"the file has {file.bytes:,} bytes, and {limits.bytes:,} are allowed"
+        said = f"the file has {counted(file.bytes, 'byte')}, and {limits.bytes:,} are allowed"
         return [Problem("file_too_large", said).as_json]
     if not file.bytes:
         return [Problem("empty_file", "the file is empty").as_json]

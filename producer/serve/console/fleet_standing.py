@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from nightshift.common import text
+from nightshift.common.text import counted, counted_batches, plural
 from nightshift.producer.serve.console.pictures.fleet import Cell
 from nightshift.producer.views.rates import Values
 
@@ -64,7 +65,7 @@ class Host:
     @property
     def summary(self) -> str:
         """How many slots do what."""
-        return counted(Counter(cell.word for cell in self.cells))
+        return by_word(Counter(cell.word for cell in self.cells))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +100,15 @@ class Pool:
     @property
     def summary(self) -> str:
         """How many slots do what."""
-        return counted(self.words) or "no machine"
+        return by_word(self.words) or "no machine"
 
     @property
     def label(self) -> str:
         """The bar in words."""
-        return f"{self.summary}; {self.wanted:,} wanted, {self.waiting:,} batches wait"
+        return f"{self.summary}; {self.wanted:,} wanted, {counted_batches(self.waiting)} {plural(self.waiting, 'waits', 'wait')}"
 
 
-def counted(words: Counter[str]) -> str:
+def by_word(words: Counter[str]) -> str:
     """`6 at work, 2 idle`: the busiest first."""
     return ", ".join(f"{words[word]:,} {word}" for word in WORDS if words[word])
 
@@ -135,7 +136,7 @@ def trouble(pool: Pool, *, has_reaper: bool) -> Trouble | None:
             f"{waits} every slot has a killed worker that does not end", "start the machine again"
         )
     if pool.set_aside:
-        machines = f"{pool.set_aside:,} machine{'s' if pool.set_aside > 1 else ''}"
+        machines = f"{counted(pool.set_aside, 'machine')}"
         return Trouble(
             f"{waits} {machines} could not load an engine",
             "the page of a job that waits says why, and lets them try again",

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from nightshift.common.ledger.fleet import outages
 from nightshift.common.states import JobState
+from nightshift.common.text import counted
 from nightshift.producer.advice.advice import Subject
 from nightshift.producer.explain.reasons import Reason
 from nightshift.producer.explain.snapshot import Facts
@@ -148,7 +149,7 @@ def _resume(facts: Facts, shown: Shown) -> Iterator[Remedy]:
 
 
 def _retry(facts: Facts) -> Iterator[Remedy]:
-    label = f"Run {facts.rows_failed:,} failed rows again"
+    label = f"Run {counted(facts.rows_failed, 'failed row')} again"
     if facts.state is JobState.FAILED and not facts.rows_failed:
         label = "Run the job again"
     if facts.rows_failed or facts.state is JobState.FAILED:

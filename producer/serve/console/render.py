@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
-from nightshift.common.text import duration, money, rate
+from nightshift.common.text import counted, duration, money, rate
 from nightshift.producer.serve.console import drawing, marks, values, wording
 from nightshift.producer.serve.console.pictures import answers
 from nightshift.producer.views import fleet_tables, rates
@@ -44,6 +44,7 @@ def environment() -> Environment:
     )
     found.filters |= {
         "count": wording.count,
+        "counted": counted,
         "rate": rate,
         "duration": duration,
         "moment": wording.moment,

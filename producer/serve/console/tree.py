@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from nightshift.common.text import whole_characters
+from nightshift.common.text import counted, whole_characters
 
 MOST_DEPTH = 16
 """Levels that open."""
@@ -47,14 +47,14 @@ def leaf(value: Any) -> Markup:
     if value == "" and isinstance(value, str):
         return EMPTY
     if isinstance(value, bytes):
-        value = f"{len(value):,} bytes: {value[:32].hex(' ')}"
+        value = f"{counted(len(value), 'byte')}: {value[:32].hex(' ')}"
     if isinstance(value, bool):
         return Markup('<span class="word">{}</span>').format(str(value).lower())
     if isinstance(value, int | float):
         return Markup('<span class="number-value">{}</span>').format(str(value))
     text = whole_characters(str(value))
     left = len(text) - MOST_LEAF
-    said = f"… and {left:,} characters more" if left > 0 else ""
+    said = f"… and {counted(left, 'character')} more" if left > 0 else ""
     return Markup('<span class="text">{}{}</span>').format(text[:MOST_LEAF], said)
 
 
@@ -80,7 +80,7 @@ def _pieces(value: Any, depth: int) -> Iterable[str]:
     elif isinstance(value, str):
         yield " ".join(value[: 2 * MOST_LEAF].split())
     elif isinstance(value, bytes):
-        yield f"{len(value):,} bytes"
+        yield f"{counted(len(value), 'byte')}"
     else:
         yield (
             "null"

@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from nightshift.common.text import whole_characters
+from nightshift.common.text import counted, whole_characters
 from nightshift.producer.serve.console import drawing, tree
 
 MOST_BRIEF = 240
@@ -68,7 +68,7 @@ def text(value: str, name: str) -> Markup:
     if not value:
         return tree.EMPTY
     left = len(value) - MOST_TEXT
-    said = f"… and {left:,} characters more, which the output has" if left > 0 else ""
+    said = f"… and {counted(left, 'character')} more, which the output has" if left > 0 else ""
     shown = whole_characters(value[:MOST_TEXT]) + said
     if len(shown) <= MOST_OPEN:
         return Markup('<span class="text">{}</span>').format(shown)
@@ -82,7 +82,9 @@ def thoughts(value: str | None, tokens: int | None, name: str) -> Markup:
     """What a model thought before its answer, folded; how many tokens, where that is known."""
     if not value:
         return tree.NULL if value is None else tree.EMPTY
-    size = f"{len(value):,} characters" if tokens is None else f"{tokens:,} tokens"
+    size = (
+        f"{counted(len(value), 'character')}" if tokens is None else f"{counted(tokens, 'token')}"
+    )
     return Markup(
         '<details class="thoughts" id="{}"><summary>Thoughts ({})</summary>'
         '<span class="text">{}</span></details>'

@@ -13,6 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from nightshift.common import storage
+from nightshift.common.text import counted
 from nightshift.producer.serve.calls import Call, route
 from nightshift.producer.serve.errors import ApiError, not_found
 from nightshift.producer.serve.ledger import files
@@ -72,7 +73,7 @@ def file_content(call: Call) -> Response:
     if want.status == 304:
         return Response(status_code=304, headers=headers)
     if want.status == 416:
-        said = f"the file has {found.bytes:,} bytes, and the range is not among them"
+        said = f"the file has {counted(found.bytes, 'byte')}, and the range is not among them"
         raise ApiError(
             416, said, param="range", headers={"content-range": f"bytes */{found.bytes}"}
         )

@@ -14,6 +14,7 @@ from starlette.routing import Route
 from nightshift.common import storage
 from nightshift.common.errors import NightshiftError, StorageUnavailable
 from nightshift.common.ledger import audit_log
+from nightshift.common.text import counted
 from nightshift.common.validation import first_mistake
 from nightshift.producer.serve import access, store_layout
 from nightshift.producer.serve.calls import (
@@ -73,12 +74,12 @@ def create_upload(call: Call) -> dict[str, Any]:
         raise ApiError(400, "purpose is not batch", param="purpose", code="invalid_purpose")
     most = call.context.settings.serve_max_upload_bytes
     if given.bytes > most:
-        raise ApiError(400, f"the file has more than {most:,} bytes", param="bytes")
+        raise ApiError(400, f"the file has more than {counted(most, 'byte')}", param="bytes")
     store_layout.root(call.context.settings)
     with call.ledger.transaction() as connection:
         room = access.reserve_bytes(connection, call.caller, given.bytes, most)
         if room < given.bytes:
-            said = f"this tenant may store {room:,} bytes more"
+            said = f"this tenant may store {counted(room, 'byte')} more"
             raise access.SpentOut(said, code="storage_limit_exceeded")
         made = uploads.insert(
             connection,
@@ -166,7 +167,7 @@ def complete_upload(call: Call) -> dict[str, Any]:
         if total != found.bytes:
             raise ApiError(
                 400,
-                f"the parts have {total:,} bytes, and the upload {found.bytes:,}",
+                f"the parts have {counted(total, 'byte')}, and the upload {found.bytes:,}",
                 param="bytes",
             )
         files.receive(connection, file_id, tenant, uri)

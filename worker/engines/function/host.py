@@ -157,6 +157,11 @@ def answered(function: Function, where: str, head: Mapping[str, Any], streams: b
     return reply.message(problems, seconds)
 
 
+def _counted(count: int, noun: str) -> str:
+    """As `common.text.counted`: this process imports nothing of ours."""
+    return f"{count} {noun if count == 1 else noun + 's'}"
+
+
 def _called(function: Function, where: str, rows: Rows) -> list[object] | str:
     """What one call returned for each row, or why it returned nothing of use."""
     try:
@@ -164,7 +169,7 @@ def _called(function: Function, where: str, rows: Rows) -> list[object] | str:
         if not isinstance(results, Sequence) or isinstance(results, str | bytes):
             return f"{where} returned {type(results).__name__}, not a list of dicts"
         if len(results) != len(rows):
-            return f"{where} returned {len(results)} results for {len(rows)} rows"
+            return f"{where} returned {_counted(len(results), 'result')} for {_counted(len(rows), 'row')}"
         return list(results)
     except BaseException as error:
         return f"{where} raised {_said(error)}"

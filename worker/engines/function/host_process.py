@@ -25,6 +25,7 @@ from nightshift.common.errors import (
     Retryable,
 )
 from nightshift.common.processes.process_group import ProcessGroup
+from nightshift.common.text import counted
 from nightshift.worker.engines.function.answers import Found, packed, unpacked
 from nightshift.worker.engines.function.code import digests
 from nightshift.worker.engines.function.host import Channel
@@ -238,7 +239,7 @@ class HostProcess:
         limit = self._setup.memory_bytes
         if limit is None or (size := resident_bytes(self._group.pid)) <= limit:
             return None
-        return f"its resident memory was {size:,} bytes, and the limit is {limit:,}"
+        return f"its resident memory was {counted(size, 'byte')}, and the limit is {limit:,}"
 
     def _ended_by(self, fault: str | None) -> str:
         """Ends the process unless it is over; why it ended."""

@@ -26,6 +26,7 @@ from nightshift.common.spec import GenerateTask, OpenaiEngineSpec, Task
 from nightshift.common.spec.tasks.sampling import BY_SERVER, THINKING_TOKENS
 from nightshift.common.states import RowErrorKind
 from nightshift.common.telemetry.metrics import Stage
+from nightshift.common.text import counted
 from nightshift.worker.engines.images import BatchReads, Reads
 from nightshift.worker.engines.loop_thread import LoopThread, cancel_tasks, run_rows
 from nightshift.worker.engines.openai.endpoint import Body, Endpoint
@@ -280,7 +281,7 @@ def _too_few(found: Sequence[Outcome], n: int) -> list[Outcome]:
     """The outcomes of a request for n samples of which the server gave fewer: no vote of theirs would be one
     of n. The tokens of all count with the first, as in `found`.
     """
-    why = f"the server returned {len(found)} of {n} samples: perhaps it does not know the field n"
+    why = f"the server returned {len(found)} of {counted(n, 'sample')}: perhaps it does not know the field n"
     missing = Refusal(RowErrorKind.INVALID_OUTPUT, why)
     spent = ("prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
     first = replace(missing, **{name: getattr(found[0], name) for name in spent})

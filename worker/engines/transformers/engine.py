@@ -19,6 +19,7 @@ from nightshift.common.errors import EngineDead
 from nightshift.common.spec import Task, TransformersEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.telemetry.metrics import Stage
+from nightshift.common.text import counted
 from nightshift.worker.engines import hub
 from nightshift.worker.engines.protocol import Outcome, Refusal, Work, timed_out
 from nightshift.worker.engines.transformers.budget import Budget
@@ -129,7 +130,7 @@ class TransformersEngine:
             row = Row(batch, position, found)
             if row.longest > longest:
                 message = (
-                    f"the text has {row.longest} tokens, the model takes {longest} "
+                    f"the text has {counted(row.longest, 'token')}, the model takes {longest} "
                     "(engine.truncate cuts them)"
                 )
                 refused[position] = Refusal(RowErrorKind.TOO_LONG, message)

@@ -5,6 +5,7 @@ from math import prod
 from typing import Any, Protocol
 
 from nightshift.common.errors import EngineNotHere
+from nightshift.common.text import counted
 
 FACTORS = (
     "tensor_parallel_size",
@@ -51,6 +52,6 @@ def check(args: Mapping[str, Any], platform: Platform) -> None:
     if wanted > found:
         asked = ", ".join(f"{name} {value}" for name, value in named.items()) or "one process"
         raise EngineNotHere(
-            f"engine.args ask for {wanted} GPUs ({asked}) and this slot has {found}: start a worker "
-            f"with slots of {wanted} GPUs"
+            f"engine.args ask for {counted(wanted, 'GPU')} ({asked}) and this slot has {found}: start a worker "
+            f"with slots of {counted(wanted, 'GPU')}"
         )

@@ -16,6 +16,7 @@ from vllm.tokenizers.mistral import MistralTokenizer
 from nightshift.common.errors import JobRefused
 from nightshift.common.spec import GenerateTask
 from nightshift.common.states import RowErrorKind
+from nightshift.common.text import counted
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
 from nightshift.worker.engines.resampling import (
     RESAMPLED,
@@ -173,7 +174,7 @@ class Generation(TaskHandler):
         """Why a prompt of so many tokens is refused."""
         return Refusal(
             RowErrorKind.TOO_LONG,
-            f"the prompt has {tokens} tokens, the model takes fewer than {self._model.longest}",
+            f"the prompt has {counted(tokens, 'token')}, the model takes fewer than {self._model.longest}",
         )
 
     @property
@@ -477,7 +478,7 @@ def _cut(finish_reason: str | None, tokens: int, most: Most) -> Refusal:
     if finish_reason == "length":
         return Refusal(
             RowErrorKind.TRUNCATED,
-            f"the answer was cut off inside its thinking, after {tokens} tokens: raise {most.name} "
+            f"the answer was cut off inside its thinking, after {counted(tokens, 'token')}: raise {most.name} "
             f"{most.tokens} here",
             output_tokens=tokens,
         )

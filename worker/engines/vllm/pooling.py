@@ -17,6 +17,7 @@ from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 from nightshift.common.errors import EngineLoadFailed
 from nightshift.common.spec import ClassifyTask, EmbedTask, ScoreTask
 from nightshift.common.states import RowErrorKind
+from nightshift.common.text import counted
 from nightshift.worker.engines import pooling
 from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
 from nightshift.worker.engines.vllm.model import Model, TaskHandler, finished, request_id
@@ -98,7 +99,7 @@ class Pooling(TaskHandler):
                     position,
                     Refusal(
                         RowErrorKind.TOO_LONG,
-                        f"the text has {longest} tokens, the model takes {self._model.longest}",
+                        f"the text has {counted(longest, 'token')}, the model takes {self._model.longest}",
                     ),
                 )
             else:

@@ -12,6 +12,7 @@ from vllm.v1.structured_output.utils import grammar_is_likely_lark
 
 from nightshift.common.errors import JobRefused, Retryable
 from nightshift.common.spec import GenerateTask
+from nightshift.common.text import counted
 from nightshift.worker.engines.protocol import Request
 from nightshift.worker.engines.resampling import RowSampling
 from nightshift.worker.engines.vllm import backends
@@ -40,7 +41,7 @@ def verified(
     if task.sampling.most_logprobs > vocabulary:
         raise JobRefused(
             f"the task asks for {task.sampling.most_logprobs} logprobs of a token, and the model's vocabulary has "
-            f"{vocabulary} tokens"
+            f"{counted(vocabulary, 'token')}"
         )
     try:
         params = make()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from nightshift.common.text import counted
 from nightshift.producer.serve.console.pictures import scales
 
 COLUMNS = 40
@@ -66,7 +67,7 @@ def draw(width: int, cells: Sequence[Sequence[int]]) -> Markup:
 def said(rows: int, done: int, failed: int, at_work: int) -> str:
     """The map in a sentence."""
     left = rows - done - failed - at_work
-    return f"Map of the dataset: of {rows:,} rows {done:,} done, {failed:,} failed, {at_work:,} at work, {left:,} open"
+    return f"Map of the dataset: of {counted(rows, 'row')} {done:,} done, {failed:,} failed, {at_work:,} at work, {left:,} open"
 
 
 def _fill(
@@ -103,7 +104,7 @@ def _title(width: int, number: int, rows: int, done: int, failed: int, at_work: 
 def _legend(rows: int, done: int, failed: int, at_work: int) -> list[tuple[str, object]]:
     left = rows - done - failed - at_work
     items = [
-        ("done", f"{done:,} rows done", done),
+        ("done", f"{counted(done, 'row')} done", done),
         ("corner", f"{failed:,} failed", failed),
         ("dot", f"{at_work:,} at work", at_work),
         ("idle", f"{left:,} open", left),

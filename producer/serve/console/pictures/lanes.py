@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from markupsafe import Markup
 
+from nightshift.common.text import counted, counted_batches
 from nightshift.producer.pictures import lanes as kept
 from nightshift.producer.pictures.lanes import LOAD, OTHERS, Bar, Lanes, Place
 from nightshift.producer.serve.console import wording
@@ -101,10 +102,10 @@ def _bar(bar: Bar, span: Span) -> str:
 
 def _title(bar: Bar) -> str:
     """What a bar stands for, in a few words: there are many."""
-    which = f"batch {bar.seq}" if bar.batches == 1 else f"{bar.batches:,} batches"
+    which = f"batch {bar.seq}" if bar.batches == 1 else f"{counted_batches(bar.batches)}"
     word = f" {WORDS[bar.kind]}" if bar.kind in WORDS else ""
     failed = f", {bar.failed:,} failed" if bar.failed else ""
-    return f"{which}{word}, {bar.rows:,} rows{failed}"
+    return f"{which}{word}, {counted(bar.rows, 'row')}{failed}"
 
 
 def _order(place: Place) -> tuple[bool, str, int]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from nightshift.common.text import rate
+from nightshift.common.text import counted, plural, rate
 from nightshift.producer.pictures import series
 from nightshift.producer.pictures.series import Point
 from nightshift.producer.serve.console.pictures import scales
@@ -62,7 +62,7 @@ def said(points: Sequence[Point], done: Sequence[float]) -> str:
     last = points[-1]
     text = (
         f"Rows a second: {rate(max(done))} at most, {rate(done[-1])} last; "
-        f"{last.done:,} of {last.total:,} rows are done"
+        f"{last.done:,} of {counted(last.total, 'row')} {plural(last.total, 'is', 'are')} done"
     )
     return f"{text}, {last.failed:,} failed" if last.failed else text
 
