@@ -95,7 +95,6 @@ PHRASES: Mapping[str, str | Callable[[Mapping[str, Any], object], str]] = {
     "string_unicode": "must be text in UTF-8",
     "json_invalid": "must be JSON",
     "json_type": "must be JSON",
-    "path_type": "must be a path",
     "url_type": "must be an address, such as https://host/path",
     "url_parsing": "must be an address, such as https://host/path",
     "url_scheme": "must be an address that begins with {expected_schemes}",

@@ -23,7 +23,6 @@ MEANT = {
     **dict.fromkeys(
         ("str", "text", "varchar", "char", "uuid", "json", "any", "category", "enum"), "string"
     ),
-    "boolean": "bool",
     **dict.fromkeys(("datetime", "timestamp", "timestamptz"), "timestamp[us]"),
     "time": "time64[us]",
     **dict.fromkeys(("date",), "date32"),

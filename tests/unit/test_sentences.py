@@ -169,7 +169,6 @@ TYPES = {
     "int": "int64",
     "number": "double",
     "text": "string",
-    "boolean": "bool",
     "datetime": "timestamp[us]",
     "date": "date32",
     "json": "string",
@@ -245,16 +244,17 @@ def hand_written(tree: ast.AST) -> Iterator[int]:
 
 
 def _may_be_one(number: ast.FormattedValue) -> bool:
-    value = number.value
+    value, form = number.value, number.format_spec
     if isinstance(value, ast.Call):
         return isinstance(value.func, ast.Name) and value.func.id in ("len", "sum", "rows_over")
-    if number.format_spec is not None:
-        return "f" not in ast.unparse(number.format_spec).strip("f'")
-    is_constant = isinstance(value, ast.Name) and value.id.isupper()
-    return not is_constant and not (isinstance(value, ast.Name) and value.id in WORDS)
+    if isinstance(value, ast.Name) and (value.id.isupper() or value.id in WORDS):
+        return False
+    if isinstance(value, ast.Attribute) and value.attr in WORDS:
+        return False
+    return form is None or not ast.unparse(form).rstrip("\"'").endswith("f")
 
 
-WORDS = ("kind", "root", "what")
+WORDS = ("kind", "root", "what", "_base_url")
 """Names of words, not of numbers: `no failed rows`."""
 
 
