@@ -6,6 +6,7 @@ cut off is given again, and goes on.
 
 import re
 from collections.abc import Container, Iterator, Sequence
+from typing import Any
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, StorageUnavailable
@@ -71,7 +72,7 @@ def _figures(progress: object) -> dict[str, object]:
     return {"rows": values["rows_total"], "batches": values["batches_total"]}
 
 
-def _then(job: Job, output: bool, figures: dict[str, object], left: Sequence[str]) -> str:
+def _then(job: Job, output: bool, figures: dict[str, Any], left: Sequence[str]) -> str:
     gone = f"deleted, {counted(figures['rows'], 'row')} in {counted_batches(figures['batches'])}"
     if not output:
         return f"{gone}; its files stay in {job.output_uri}"

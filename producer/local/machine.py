@@ -172,7 +172,10 @@ def machine(
         yield Machine(ledger, settings, home, servers, started, console, steps)
 
 
-SERVERS = {"database_url": EmbeddedPostgres, "broker_url": EmbeddedRedis}
+SERVERS: dict[str, type[EmbeddedPostgres | EmbeddedRedis]] = {
+    "database_url": EmbeddedPostgres,
+    "broker_url": EmbeddedRedis,
+}
 """The server that takes the place of each address that the environment does not name."""
 
 

@@ -240,8 +240,8 @@ def summary(row: Values, here: Here = FLEET, *, ran: bool = True) -> RenderableT
     ):
         if what:
             table.add_row(name, Text(what, "yellow"))
-    for place, advice in enumerate(next_steps(row, here)):
-        table.add_row("" if place else "next", Text(advice))
+    for at, advice in enumerate(next_steps(row, here)):
+        table.add_row("" if at else "next", Text(advice))
     return Group(_title(row, Text(NO_ANSWER, "red") if without_answer(row) else None), table)
 
 
@@ -268,8 +268,8 @@ def _speed(row: Values) -> Iterator[tuple[str, str]]:
 def _answers(row: Values) -> Iterator[tuple[str, str]]:
     """Names and texts of the facts about the answers of a job and their tokens."""
     if row["prompt_tokens"] or row["output_tokens"]:
-        said = f"{row['prompt_tokens']:,} in, {row['output_tokens']:,} out"
-        yield "tokens", said + thoughts(row)
+        tokens = f"{row['prompt_tokens']:,} in, {row['output_tokens']:,} out"
+        yield "tokens", tokens + thoughts(row)
     if found := answering(row):
         yield "answers", found
     if said := saved(row):
@@ -456,8 +456,8 @@ def _pace(row: Values, *, closing: bool, stands: bool = False) -> Text:
         text.append(f"   {number(row['output_tokens_per_second'])} tokens/s")
     text.append(f"   {duration(row['eta_seconds'])} to go")
     if row["prompt_tokens"]:
-        said = f"{counted(row['prompt_tokens'], 'token')} in, {row['output_tokens']:,} out"
-        text.append(f"   {said}{thoughts(row)}", "bright_black")
+        tokens = f"{counted(row['prompt_tokens'], 'token')} in, {row['output_tokens']:,} out"
+        text.append(f"   {tokens}{thoughts(row)}", "bright_black")
     for said in saved(row):
         text.append(f"   {said}", "bright_black")
     if row["cost"] is not None:

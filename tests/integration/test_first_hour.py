@@ -1,6 +1,7 @@
 """The first hour of a new user: one test for each line, by the command line and real processes."""
 
 import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,15 @@ def test_the_same_run_of_a_completed_job_says_that_nothing_ran_and_which_code_ch
     first = alone.command(*RUN)
     assert first.returncode == 0, first.stderr + logs(alone.folder)
     assert "rows/s over" in first.stdout
+    lines = first.stdout.splitlines()
+    assert lines[:3] == [
+        "starting PostgreSQL and Redis in .nightshift",
+        "job 1: 250 rows in 1 batch",
+        "starting a reaper and a worker, whose logs are in .nightshift",
+    ]
+    assert "waits" not in first.stdout
+    assert len(set(lines)) == len(lines)  # each line says something new
+    assert "nightshift collect 1 --to a-answers.parquet    all rows as one file" in first.stdout
     assert "nothing ran" not in first.stdout
 
     again = alone.command(*RUN)
@@ -326,3 +336,30 @@ def test_a_function_that_returns_too_little_is_said_while_its_batches_are_halved
     assert done.returncode == 0, done.stderr + logs(alone.folder)
     assert "rules:loud returned 1 result for 40 rows" in done.stdout
     assert "batches are called in halves" in alone.command("status", "1").stdout
+
+
+@pytest.mark.slow
+def test_what_a_run_prints_at_its_end_works_where_it_is_printed(alone: Fleet) -> None:
+    (alone.folder / "rules.py").write_text(
+        "def loud(rows):\n    return [{'loud': row['text'].upper()} for row in rows]\n"
+    )
+    done = alone.command(*RUN)
+    assert done.returncode == 0, done.stderr + logs(alone.folder)
+    commands = re.findall(r"nightshift ((?:sample|verify|collect) .*?)    ", done.stdout)
+    assert [each.split()[0] for each in commands] == ["sample", "verify", "collect"]
+    for command in commands:
+        followed = alone.command(*shlex.split(command))
+        assert followed.returncode == 0, f"{command}: {followed.stderr}"
+    assert (alone.folder / "a-answers.parquet").exists()
+
+
+def test_a_job_without_an_answer_is_not_called_done_and_names_the_kinds_of_its_errors(
+    alone: Fleet,
+) -> None:
+    (alone.folder / "rules.py").write_text("def loud(rows):\n    raise ValueError('not yet')\n")
+    done = alone.command(*RUN)
+    assert done.returncode == 1, done.stderr + logs(alone.folder)
+    assert re.search("250 failed, .*no row has an answer", done.stdout)
+    assert "0 done, 250 failed (250 function_error)" in done.stdout
+    assert "nightshift errors 1" in done.stdout
+    assert not re.search(r"completed|nightshift (sample|verify|collect)", done.stdout)

@@ -15,7 +15,7 @@ from typing import Any
 
 from nightshift.common.exit_codes import ExitCode
 from nightshift.common.telemetry import run_state
-from nightshift.common.text import counted
+from nightshift.common.text import counted, plural
 
 YES, NO = ExitCode.DONE, ExitCode.FINDINGS
 
@@ -55,7 +55,10 @@ def started(run_dir: Path, supervisor: State) -> Answer:
         state = "starting" if child is None else child["state"]
         if slot["child"] is not None and state not in WARM:
             return NO, f"slot {slot['slot']}: {slot['child']} is {state}"
-    return YES, f"{counted(len(supervisor['slots']), 'slot')} have a warm engine or nothing to load"
+    return (
+        YES,
+        f"{counted(len(supervisor['slots']), 'slot')} {plural(len(supervisor['slots']), 'has', 'have')} a warm engine or nothing to load",
+    )
 
 
 def alive(run_dir: Path, supervisor: State) -> Answer:
