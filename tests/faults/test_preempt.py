@@ -78,7 +78,7 @@ def test_a_drained_worker_gives_its_work_to_others_and_serves_again_when_it_may(
     host = rig.value("SELECT host FROM slots")
     said = rig.command("drain", host)
     assert said.stdout == (
-        f"host {host}: state in service -> drained; 1 slots of 1 workers; "
+        f"host {host}: state in service -> drained; 1 slot of 1 worker; "
         "`nightshift workers` shows when they are free; "
         f"`nightshift uncordon {host}` takes it back into service\n"
     )

@@ -145,7 +145,7 @@ def test_a_value_of_the_input_that_does_not_fit_its_column_is_null_beside_the_ou
     assert [(row["meta"], row["text"]) for row in found[23:]] == [({"a": 23}, "t23"), (None, "t24")]
     assert {row["error"] for row in found} == {None}
     assert len(said) == 1
-    assert said[0].startswith("1 values of the input are null, the first since ")
+    assert said[0].startswith("1 value of the input is null, the first since ")
     assert "column 'meta' has the key 'newkey'" in said[0]
 
 

@@ -168,7 +168,7 @@ def test_the_reviews_are_done_by_the_pieces_as_containers_run_them(pieces: Piece
     pieces.wait_for("stood still", "alive", what="a probe that sees the supervisor stand still")
     worker.send_signal(signal.SIGCONT)
     pieces.wait_for("the supervisor looks", "alive", what="a probe that sees it go on")
-    pieces.wait_for("1 slots have a warm engine", "started", what="a warm engine")
+    pieces.wait_for("1 slot has a warm engine", "started", what="a warm engine")
     done = pieces.run("reaper-1", "nightshift", "wait", "review-sentiment")
     assert done.returncode == 0, done.stdout + done.stderr + pieces.said()
     assert pieces.probe("worker", "nightshift-worker", "alive") == 0

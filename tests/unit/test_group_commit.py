@@ -158,5 +158,5 @@ def test_too_few_answers_are_an_error_for_everybody() -> None:
         act.leave.release()
         assert first.result(60) == 0
         for other in others:
-            with pytest.raises(ValueError, match="1 results of 2 requests"):
+            with pytest.raises(ValueError, match="1 result of 2 requests"):
                 other.result(60)
