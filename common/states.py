@@ -129,3 +129,6 @@ BATCH_MOVES: dict[BatchState, frozenset[BatchState]] = {
 """`pending -> done` and `queued -> done` are late commits: the lease ran out, no other child claimed
 the batch, and so attempt and owner still match. `pending -> done` and `pending -> dead` also take
 back a retry of rows whose job was over before they ran."""
+
+BY_SERVER = "server"
+"""What `jobs.resolved` has in place of a family where a remote server tells what is a thought."""

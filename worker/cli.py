@@ -17,6 +17,7 @@ from nightshift.common.exit_codes import ExitCode
 from nightshift.common.ledger import Ledger, schema
 from nightshift.common.permits import engine_args
 from nightshift.common.processes import signals
+from nightshift.common.processes.hardware import slot_count
 from nightshift.common.settings import load_settings, visible_gpus
 from nightshift.common.spec.finish_by import duration
 from nightshift.common.telemetry import step_table, steps
@@ -103,23 +104,6 @@ def serve(
         console = Console()
         step_table.show(step_table.way(step_table.read(profile, supervisor.identity)), console)
         report.show(report.Figures.read(profile, supervisor.identity), console)
-
-
-def slot_count(wanted: int | None, gpus: int) -> int:
-    """One slot a GPU, or as many as are wanted; one on a machine without GPUs, by default.
-
-    Raises BadInput when the number of GPUs is not a multiple of the slots. Without GPUs any number of slots
-    is allowed.
-    """
-    slots = wanted or max(1, gpus)
-    if gpus % slots:
-        even = [str(number) for number in range(1, gpus + 1) if gpus % number == 0]
-        raise BadInput(
-            f"--slots {slots}: {counted(gpus, 'GPU')} cannot be shared evenly among {counted(slots, 'slot')}; name "
-            f"{' or '.join(even)}, or set CUDA_VISIBLE_DEVICES to the GPUs of this worker (empty: "
-            "none)"
-        )
-    return slots
 
 
 def idle_seconds(text: str) -> float:

@@ -1,9 +1,11 @@
-"""What a slot is made of, in words: the GPUs that it has, or the cores of its machine."""
+"""How many slots a machine has, and what one is made of, in words: its GPUs, or the cores of the machine."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from nightshift.common.errors import BadInput
+from nightshift.common.text import counted
 from nightshift.common.settings import visible_gpus
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
@@ -25,6 +27,23 @@ def of_slot(gpus: Sequence[str], driver: Path = _DRIVER, cpus: Path = _CPUS) -> 
 def of_this_machine() -> str:
     """What a slot of a worker here has that is started without `--slots`."""
     return of_slot(visible_gpus()[:1])
+
+
+def slot_count(wanted: int | None, gpus: int) -> int:
+    """One slot a GPU, or as many as are wanted; one on a machine without GPUs, by default.
+
+    Raises BadInput when the number of GPUs is not a multiple of the slots. Without GPUs any number of slots
+    is allowed.
+    """
+    slots = wanted or max(1, gpus)
+    if gpus % slots:
+        even = [str(number) for number in range(1, gpus + 1) if gpus % number == 0]
+        raise BadInput(
+            f"--slots {slots}: {counted(gpus, 'GPU')} cannot be shared evenly among {counted(slots, 'slot')}; name "
+            f"{' or '.join(even)}, or set CUDA_VISIBLE_DEVICES to the GPUs of this worker (empty: "
+            "none)"
+        )
+    return slots
 
 
 def _values(path: Path, key: str) -> list[str]:

@@ -76,6 +76,14 @@ def run(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="After the pilot, run the rest without asking.")
     ] = False,
+    slots: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Engines at once: for a function a process each, such as one a core. Else one a GPU, or one "
+            "on CPU.",
+        ),
+    ] = None,
     ui: Annotated[
         bool, typer.Option("--ui", help="Print a link to pages that show the job while it runs.")
     ] = False,
@@ -120,6 +128,7 @@ def run(
         results=to,
         beside=_pages(settings, messages) if ui else nullcontext,
         profile=profile,
+        slots=slots,
     )
     raise typer.Exit(code)
 

@@ -52,6 +52,8 @@ class Machine:
     fleet: LocalFleet | None = None
     serves: tuple[str, str] | None = None
     """Pool and engine key of the fleet's worker."""
+    slots: int | None = None
+    """Engines at once; None is the worker's own choice."""
 
     def submit(self, spec: JobSpec, *, new: bool = False, adopt: bool = False) -> Job:
         """The job of the spec, new or known; a known job is continued, see `known_job`."""
@@ -121,6 +123,8 @@ class Machine:
             arguments = ["--pool", pool, "--engine-key", engine_key]
             if self.steps.path is not None:
                 arguments += ["--profile", str(self.steps.path)]
+            if self.slots is not None:
+                arguments += ["--slots", str(self.slots)]
             self.fleet = self.new_fleet(for_spec(job.spec, self.settings), {"worker": arguments})
             self.console.print(
                 f"starting a reaper and a worker, whose logs are in {self.settings.home}",
@@ -148,6 +152,7 @@ def machine(
     *,
     connections: int = 8,
     steps: StepFile = StepFile(None),  # noqa: B008
+    slots: int | None = None,
 ) -> Iterator[Machine]:
     """The machine for the time of one command, under the lock of the home folder.
 
@@ -169,7 +174,7 @@ def machine(
         _prepare(ledger, home)
         steps.note(Step.SERVERS)
         started = stack.enter_context(ExitStack())
-        yield Machine(ledger, settings, home, servers, started, console, steps)
+        yield Machine(ledger, settings, home, servers, started, console, steps, slots=slots)
 
 
 SERVERS: dict[str, type[EmbeddedPostgres | EmbeddedRedis]] = {

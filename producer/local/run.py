@@ -13,13 +13,14 @@ from nightshift.common import permits
 from nightshift.common.errors import BadInput
 from nightshift.common.exit_codes import ExitCode
 from nightshift.common.ledger import Ledger
-from nightshift.common.settings import Settings
+from nightshift.common.settings import Settings, visible_gpus
 from nightshift.common.spec import JobSpec
 from nightshift.common.telemetry import step_table
 from nightshift.common.telemetry.steps import Step, StepFile, checked, process_began
 from nightshift.producer import wings
 from nightshift.producer.advice.here import NOBODY
 from nightshift.producer.local.machine import Machine, machine
+from nightshift.producer.local.slots import refuse_slots
 from nightshift.producer.local.worker_settings import for_spec
 from nightshift.producer.results import openai_batch_results, past_end
 from nightshift.producer.submit.submit import is_known, spec_and_identity
@@ -41,6 +42,7 @@ def run(
     results: str | None = None,
     beside: Beside = nullcontext,
     profile: Path | None = None,
+    slots: int | None = None,
 ) -> int:
     """Submits or continues the job and works until it is over; returns the exit code. The caller has checked what a
     look at this machine shows (`before_servers`).
@@ -48,14 +50,16 @@ def run(
     0 every row has an answer, 1 finished with row errors, 3 failed, paused, cancelled, or stopped
     after the pilot. `new` and `adopt` are those of the submit. After a pilot of `pilot_rows`
     somebody is asked, unless it is `agreed` to run the rest. `results` is where the lines of an OpenAI batch go. `beside` goes on while
-    the job runs. The worker appends its times to `profile`, and the steps are printed at the end. Raises BadInput when the spec, the input, `results` or the home folder cannot be used.
+    the job runs. The worker appends its times to `profile`, and the steps are printed at the end. `slots` engines
+    work at once. Raises BadInput when the spec, the input, `results` or the home folder cannot be used.
     """
     settings = permits.of_operator(spec, settings)
+    refuse_slots(spec, slots, len(visible_gpus()))
     if results is not None:
         openai_batch_results.check_targets(*spec_and_identity(spec, settings), results)
     with (
         _profiled(profile, console) as steps,
-        machine(settings, console, steps=steps) as here,
+        machine(settings, console, steps=steps, slots=slots) as here,
         beside(here.ledger),
     ):
         # A known job has passed its pilot: nobody is asked again after a crash.

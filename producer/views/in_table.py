@@ -1,21 +1,23 @@
 """What of a job is in its table of a lake, in words and for machines, as the ledger knows it."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nightshift.common.ledger import Connection
 from nightshift.common.ledger.jobs import jobs, table_commits
 from nightshift.common.ledger.jobs.table_commits import TableState
-from nightshift.common.spec.tables import TableSpec
 from nightshift.common.text import counted
 from nightshift.producer.views.rates import Values
+
+if TYPE_CHECKING:
+    from nightshift.common.spec.tables import TableSpec
 
 
 @dataclass(frozen=True, slots=True)
 class InTable:
     """The table of a job, and what became of its commits."""
 
-    table: TableSpec
+    table: "TableSpec"
     state: TableState
     is_over: bool
 

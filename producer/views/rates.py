@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from nightshift.common.spec.tasks.sampling import BY_SERVER
+from nightshift.common.states import BY_SERVER
 from nightshift.common.text import counted, plural
 
 Values = Mapping[Any, Any]

@@ -218,6 +218,33 @@ def test_nothing_outlives_a_run_that_was_killed_alone(fleet: Fleet) -> None:
 
 
 @pytest.mark.slow
+def test_two_slots_hold_batches_of_a_function_at_the_same_time(fleet: Fleet) -> None:
+    """Neither can finish before both are seen: one child claims no more than its window."""
+    ids = write_rows(fleet.folder / "in", [("a.parquet", 400)])
+    engine = {"backend": "function", "callable": "rules:slow"}
+    spec = fleet.spec(
+        function_spec(
+            "shared", fleet.folder / "in", fleet.folder / "out", engine=engine, batch={"rows": 4}
+        )
+    )
+    fleet.let(0)
+    process = fleet.start("nightshift.producer.cli", "run", str(spec), "--slots", "2")
+    url = fleet.folder / ".nightshift" / "database_url"
+    wait_until(url.exists, what="the ledger")
+    holders = "SELECT count(DISTINCT worker_id) FROM attempts WHERE ended_at IS NULL"
+
+    def holding() -> int:
+        with psycopg.connect(url.read_text()) as connection:
+            row = connection.execute(holders).fetchone()
+        return int(row[0]) if row else 0
+
+    wait_until(lambda: holding() == 2, what="leases of two children at once")
+    fleet.let()
+    assert process.wait(200) == 0
+    assert output_ids(fleet.folder / "out") == ids
+
+
+@pytest.mark.slow
 def test_the_embedded_ledger_answers_psql_while_a_job_runs(fleet: Fleet) -> None:
     write_rows(fleet.folder / "in", MIXED)
     engine = {"backend": "function", "callable": "rules:slow"}

@@ -3,7 +3,7 @@
 import pytest
 
 from nightshift.common.errors import BadInput
-from nightshift.worker.cli import slot_count
+from nightshift.common.processes.hardware import slot_count
 
 
 @pytest.mark.parametrize(

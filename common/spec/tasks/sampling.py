@@ -20,9 +20,6 @@ THINKING_TOKENS = 8192
 """Longest answer of a model that thinks, thoughts included, where a spec names none; makers of this year's
 models test them with 8,000 to 32,000."""
 
-BY_SERVER = "server"
-"""What `jobs.resolved` has in place of a family where a remote server tells what is a thought."""
-
 USUAL_LOGPROBS = 20
 """Likeliest tokens that an engine of vLLM tells without an argument of its own."""
 

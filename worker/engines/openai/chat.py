@@ -10,9 +10,8 @@ import httpx2
 
 from nightshift.common import remotes
 from nightshift.common.spec import GenerateTask, OpenaiEngineSpec
-from nightshift.common.spec.tasks.sampling import BY_SERVER
 from nightshift.common.spec.tasks.template_arguments import THINKING_SWITCHES
-from nightshift.common.states import RowErrorKind
+from nightshift.common.states import BY_SERVER, RowErrorKind
 from nightshift.worker.engines.images import Image, with_images
 from nightshift.worker.engines.openai.endpoint import (
     Body,

@@ -23,8 +23,8 @@ from nightshift.common.errors import BadInput, EngineNotHere
 from nightshift.common.ledger.fleet.outages import Kind
 from nightshift.common.settings import Settings
 from nightshift.common.spec import GenerateTask, OpenaiEngineSpec, Task
-from nightshift.common.spec.tasks.sampling import BY_SERVER, THINKING_TOKENS
-from nightshift.common.states import RowErrorKind
+from nightshift.common.spec.tasks.sampling import THINKING_TOKENS
+from nightshift.common.states import BY_SERVER, RowErrorKind
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.common.text import counted
 from nightshift.worker.engines.images import BatchReads, Reads
