@@ -1,5 +1,6 @@
 """What a job will take before it runs: prompts from a sample, speed from earlier jobs."""
 
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -9,12 +10,12 @@ from nightshift.common.errors import BadInput, SourceChanged
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.jobs import spending
-from nightshift.common.ledger.jobs.spending import SimilarJob
+from nightshift.common.ledger.jobs.spending import Commit, SimilarJob
 from nightshift.common.settings import Settings
 from nightshift.common.spec import STORED, GenerateTask, JobSpec, OpenaiEngineSpec
 from nightshift.common.spec.tasks.sampling import THINKING_TOKENS
 from nightshift.common.text import counted, left_out_rows, money
-from nightshift.producer.estimate import forecast
+from nightshift.producer.estimate import forecast, function_pace
 from nightshift.producer.estimate.forecast import Range
 from nightshift.producer.estimate.prompt_lengths import PromptLengths, measure_prompts
 from nightshift.producer.estimate.row_sample import sample_rows
@@ -31,6 +32,13 @@ SAMPLE_ROWS = 1_000
 
 SAMPLE_SEED = 0
 
+LOOK_SECONDS = 5.0
+"""Seconds that a pilot should take which tells the speed of a function."""
+
+PILOT_BATCHES = 4
+"""Batches of a function's pilot: fewer and larger ones than those of a model, since a call may take time for
+itself, and enough to tell how much they differ."""
+
 FULL_WINDOWS = 4
 """With fewer rows than so many windows, the window of an engine was not full most of the time."""
 
@@ -41,7 +49,7 @@ class MeasuredSpeed:
 
     `output_tokens` is the mean of a row, known where the task was the same; `thoughts` is the mean number of
     output tokens that are thoughts. `window_rows` is the number of rows that one engine holds in flight; 0 where
-    no worker lives.
+    no worker lives. `seconds` are those of the engine, `batch_rows` the rows of a batch that was measured.
     """
 
     source: str
@@ -50,6 +58,8 @@ class MeasuredSpeed:
     output_tokens: Range | None
     window_rows: int
     thoughts: float = 0.0
+    seconds: float = 0.0
+    batch_rows: float = 0.0
 
 
 @dataclass(slots=True)
@@ -105,7 +115,7 @@ def estimate(
             spec, sample_rows(plan, spec, SAMPLE_ROWS, SAMPLE_SEED), tokenizes=tokenizes
         )
         order = _order(ledger, spec, plan)
-    measured, living = (None, 0) if ledger is None else _measured_speed(ledger, spec, pilot)
+    measured, living = (None, 0) if ledger is None else _measured_speed(ledger, spec, plan, pilot)
     source = (
         f"living in the pool {spec.pool}" if living else "none lives now: --workers says how many"
     )
@@ -239,7 +249,10 @@ def _notes(spec: JobSpec, made: Estimate) -> list[str]:
         notes.append("the speed varies too much to say the time: a larger --pilot tells")
     elif measured.pace.low == measured.pace.high:
         notes.append("too few commits to say how much the speed varies: a larger --pilot tells")
-    if measured is not None and 0 < measured.rows < FULL_WINDOWS * measured.window_rows:
+    is_function = spec.task.kind == "function"
+    if is_function and measured is not None and measured.pace is not None:
+        notes += _notes_of_function(made, measured, measured.pace)
+    elif measured is not None and 0 < measured.rows < FULL_WINDOWS * measured.window_rows:
         notes.append(
             f"measured with {counted(measured.rows, 'row')}, and an engine holds {measured.window_rows:,} "
             "at once: a full one is faster"
@@ -258,8 +271,28 @@ def _notes(spec: JobSpec, made: Estimate) -> list[str]:
     return notes
 
 
+def _notes_of_function(made: Estimate, measured: MeasuredSpeed, pace: Range) -> list[str]:
+    """Why the range is wide, and the pilot that would tell more, where the job has rows enough for one."""
+    batch = made.rows / made.batches
+    rows, why = 0.0, ""
+    if math.isinf(pace.high):
+        rows = LOOK_SECONDS * function_pace.RUNS_DIFFER * pace.low
+        why = f"what ran was over in {measured.seconds:.1f} s, too soon to say how fast the function is"
+    elif pace.middle is None:
+        rows = PILOT_BATCHES * batch
+        why = (
+            f"measured in batches of {measured.batch_rows:,.0f} rows, and the job has {batch:,.0f} in each: "
+            "time that a call takes for itself may be saved"
+        )
+    if not why:
+        return []
+    rows = max(rows, 2 * measured.rows)
+    pilot = math.ceil(rows / 100) * 100
+    return [why if pilot >= made.rows else f"{why}: `--pilot {pilot}` tells more"]
+
+
 def _measured_speed(
-    ledger: Ledger, spec: JobSpec, pilot: int | None
+    ledger: Ledger, spec: JobSpec, plan: Plan, pilot: int | None
 ) -> tuple[MeasuredSpeed | None, int]:
     """The speed, None where no such engine ran, and how many workers of the pool live.
 
@@ -276,16 +309,24 @@ def _measured_speed(
     same = all(each.same_task for each in similar)
     measured = MeasuredSpeed(
         source=_source(similar, pilot is not None, same=same),
-        rows=sum(rows for rows, _, _ in commits),
-        pace=forecast.ratio_range([(rows, seconds) for rows, seconds, _ in commits]),
-        output_tokens=forecast.ratio_range([(tokens, rows) for rows, _, tokens in commits])
+        rows=sum(each.rows for each in commits),
+        pace=_pace(spec, plan, commits),
+        output_tokens=forecast.ratio_range([(each.output_tokens, each.rows) for each in commits])
         if same
         else None,
         window_rows=window_rows,
         thoughts=sum(each.reasoning_tokens for each in similar)
         / max(1, sum(each.rows_run for each in similar)),
+        seconds=sum(each.engine_seconds for each in commits),
+        batch_rows=sum(each.rows for each in commits) / sum(each.batches for each in commits),
     )
     return measured, living
+
+
+def _pace(spec: JobSpec, plan: Plan, commits: Sequence[Commit]) -> Range | None:
+    if spec.task.kind == "function":
+        return function_pace.function_pace(commits, plan.rows_total / plan.batches_total)
+    return forecast.ratio_range([(each.rows, each.engine_seconds) for each in commits])
 
 
 def _source(similar: Sequence[SimilarJob], is_pilot: bool, *, same: bool) -> str:

@@ -1,5 +1,6 @@
 """An estimate as a table, one line a figure with its range and its source, and as JSON."""
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import timedelta
@@ -122,9 +123,9 @@ def _speed(table: Table, made: Estimate) -> None:
     table.add_row("", Text(f"{measured.source}, {counted(measured.rows, 'row')}", "bright_black"))
     if made.engine_seconds is not None and made.seconds is not None:
         hours = made.engine_seconds.times(1 / 3600)
-        table.add_row("engines", f"{_range_text(hours, money)} hours of one engine")
+        table.add_row("engines", f"{_most_text(hours, money)} hours of one engine")
         table.add_row("workers", f"{made.workers:,}, {made.workers_source}")
-        table.add_row("time", _range_text(made.seconds, duration))
+        table.add_row("time", _most_text(made.seconds, duration))
         table.add_row("finished", f"{_clock(made)}, if it began now")
 
 
@@ -139,12 +140,19 @@ def _clock(made: Estimate) -> str:
 
 
 def _range_text(value: Range, text: Callable[[float], str]) -> str:
-    """The middle and its bounds; without a middle that is not known, or bounds that are the same."""
+    """The middle and its bounds; without a middle that is not known, or bounds that are the same or infinite."""
+    if math.isinf(value.high):
+        return f"at least {text(value.low)}"
     low, high = text(value.low), text(value.high)
     if value.middle is None:
         return f"{low} to {high}"
     middle = text(value.middle)
     return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def _most_text(value: Range, text: Callable[[float], str]) -> str:
+    """A range of times; of one that begins at 0 the upper bound alone."""
+    return _range_text(value, text) if value.low else f"at most {text(value.high)}"
 
 
 def _whole(value: float) -> str:
@@ -156,7 +164,9 @@ def _short(value: float) -> str:
 
 
 def as_json(made: Estimate) -> dict[str, Any]:
-    """The same figures as the table; null where one is not known."""
+    """The same figures as the table; null where one is not known, such as the `high` of a speed of which only
+    the least is.
+    """
     found = made.prompts
     lengths = found.lengths
     measured = made.measured
@@ -216,4 +226,8 @@ def _finished_at(made: Estimate) -> dict[str, str] | None:
 
 
 def _range(value: Range | None) -> dict[str, float | None] | None:
-    return None if value is None else asdict(value)
+    if value is None:
+        return None
+    return {
+        bound: None if figure == math.inf else figure for bound, figure in asdict(value).items()
+    }

@@ -26,7 +26,7 @@ class Range:
     """A figure, and the bounds between which it lies nine times in ten.
 
     The three are equal where it is not known how much the figure varies. `middle` is None where
-    only the bounds are known.
+    only the bounds are known; `high` is infinite where only the lower one is.
     """
 
     low: float

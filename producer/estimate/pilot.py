@@ -26,7 +26,7 @@ from nightshift.common.spec.section import STORED
 from nightshift.common.states import JobState
 from nightshift.common.text import counted
 from nightshift.producer.estimate import estimate_report
-from nightshift.producer.estimate.estimate import Estimate, estimate
+from nightshift.producer.estimate.estimate import PILOT_BATCHES, Estimate, estimate
 from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.results.sample import sample
 from nightshift.producer.submit import auto_args
@@ -64,12 +64,13 @@ def submit_pilot(
     rows: int,
     *,
     asked: Asked = PLAIN,
-    batches: int = BATCHES,
+    batches: int | None = None,
 ) -> tuple[Submitted, Unreadable]:
     """Writes the sample, if it is not there yet, and submits its job.
 
     Both lie beside the output, in a folder that belongs to this spec, input and number of rows:
-    a spec that was changed after a pilot gets a new folder. What is `asked` is that of the submit. The rows are cut into `batches` where batch.rows allows so few. Raises BadInput
+    a spec that was changed after a pilot gets a new folder. What is `asked` is that of the submit. The rows are cut into `batches` where batch.rows allows so few; without a number into
+    BATCHES, of a function into PILOT_BATCHES. Raises BadInput
     where a submit of the spec itself would.
     """
     spec, plan = survey(spec, settings, ledger=ledger, adopt=asked.adopt)
@@ -92,6 +93,8 @@ def submit_pilot(
         if not storage.exists(source):
             (_write_requests if is_requests else _write)(source, sampled.table, sampled.row_index)
             reading.copies.made(f"{folder}/out", source)
+    if batches is None:
+        batches = PILOT_BATCHES if spec.task.kind == "function" else BATCHES
     whole = _spec(spec, source, f"{folder}/out", -(-rows // batches))
     return submit(ledger, whole, settings, asked), sampled.bad
 

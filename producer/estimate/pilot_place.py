@@ -52,7 +52,7 @@ def start_pilot(
     rows: int,
     *,
     adopt: bool = False,
-    batches: int = pilot.BATCHES,
+    batches: int | None = None,
 ) -> tuple[Job, Unreadable]:
     """The job of a pilot of `rows` rows on this machine, new or known, and the rows that it cannot read."""
     settings = permits.of_operator(spec, here.settings)
@@ -93,19 +93,19 @@ class PilotPlace:
     """Where pilots run: their ledger, how many slots have which hardware, and whether they are those of
     this machine alone.
 
-    `start` submits a pilot of so many rows in so many batches, and `work_on` returns its job when it is
+    `start` submits a pilot of so many rows in so many batches (None: the usual number), and `work_on` returns its job when it is
     over or paused, or when the function says stop.
     """
 
     ledger: Ledger
     slots: Mapping[str, int]
     is_here: bool
-    start: Callable[[JobSpec, int, int], tuple[Job, Unreadable]]
+    start: Callable[[JobSpec, int, int | None], tuple[Job, Unreadable]]
     work_on: Callable[[Job, Callable[[], bool]], Job]
 
     def run(self, spec: JobSpec, rows: int) -> FinishedPilot:
         """Runs a pilot of so many rows to its end."""
-        job, unreadable = self.start(spec, rows, pilot.BATCHES)
+        job, unreadable = self.start(spec, rows, None)
         return FinishedPilot(self.work_on(job, lambda: False), unreadable)
 
 
@@ -127,7 +127,7 @@ def pilots(spec: JobSpec, settings: Settings, console: Console) -> Iterator[Pilo
     with machine(settings, console) as here:
         slots = Counter([hardware.of_this_machine()])
 
-        def start(spec: JobSpec, rows: int, batches: int) -> tuple[Job, Unreadable]:
+        def start(spec: JobSpec, rows: int, batches: int | None) -> tuple[Job, Unreadable]:
             return start_pilot(here, spec, rows, batches=batches)
 
         yield PilotPlace(here.ledger, slots, True, start, here.work_on)
@@ -136,7 +136,7 @@ def pilots(spec: JobSpec, settings: Settings, console: Console) -> Iterator[Pilo
 def _in_pool(
     ledger: Ledger, slots: Mapping[str, int], settings: Settings, console: Console
 ) -> PilotPlace:
-    def start(spec: JobSpec, rows: int, batches: int) -> tuple[Job, Unreadable]:
+    def start(spec: JobSpec, rows: int, batches: int | None) -> tuple[Job, Unreadable]:
         submitted, unreadable = pilot.submit_pilot(ledger, spec, settings, rows, batches=batches)
         return open_job(ledger, submitted, spec, console), unreadable
 

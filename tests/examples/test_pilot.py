@@ -1,6 +1,7 @@
 """examples/pilot: an estimate, a pilot that asks, a budget that stops, and the whole job."""
 
 import json
+import math
 from collections.abc import Callable
 
 import pyarrow.dataset as ds
@@ -34,13 +35,11 @@ def test_a_job_is_estimated_tried_held_to_its_budget_and_run(
     )
     assert (made["measured_from"], made["rows_measured"]) == ("the pilot (job 1)", 60)
     pace = made["rows_per_engine_second"]
-    # Threads that are ready at one time commit together, so three commits are enough for 60 rows.
-    assert pace["low"] <= pace["middle"] <= pace["high"]
-    few = any("too few commits" in note for note in made["notes"])
-    assert (pace["low"] == pace["high"]) == few
-    assert made["engine_seconds"]["middle"] == pytest.approx(ROWS / pace["middle"])
+    # So short a pilot tells the least speed, and the longest time.
+    assert pace["low"] < (pace["high"] or math.inf)
+    assert made["engine_seconds"]["high"] == pytest.approx(ROWS / pace["low"])
     assert made["seconds"]["high"] == pytest.approx(ROWS / pace["low"] / 2)
-    assert made["cost"]["middle"] == pytest.approx(made["engine_seconds"]["middle"] / 100)
+    assert made["cost"]["high"] == pytest.approx(made["engine_seconds"]["high"] / 100)
     [folder] = (pilot.folder / "out-pilot").iterdir()
     drawn = pq.read_table(folder / "rows.parquet").column("id").to_pylist()
     assert len(set(drawn)) == 60

@@ -391,7 +391,7 @@ def test_jobs_with_the_same_engine_tell_what_they_did(world: World) -> None:
         job.same_task
         for job in world.run(spending.similar_jobs, "default", spec.engine_key, other_task)
     )
-    assert world.run(spending.commits_of, [job_id]) == [(4, 2.0, 5), (4, 2.0, 5)]
+    assert world.run(spending.commits_of, [job_id]) == [(4, 2.0, 5, 1, True), (4, 2.0, 5, 1, False)]
 
 
 def test_batches_of_one_transaction_are_one_commit(world: World) -> None:
@@ -404,7 +404,7 @@ def test_batches_of_one_transaction_are_one_commit(world: World) -> None:
     ]
     with world.ledger.transaction() as connection:
         commits.commit(connection, list(zip(leases, parts, strict=True)))
-    assert world.run(spending.commits_of, [job_id]) == [(8, 3.0, 10)]
+    assert world.run(spending.commits_of, [job_id]) == [(8, 3.0, 10, 2, True)]
 
 
 def test_a_part_spends_its_own_tokens_unless_told_otherwise() -> None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from sqlalchemy import text
 
@@ -262,14 +263,24 @@ def similar_jobs(
     return [SimilarJob(**row) for row in found.mappings()]
 
 
-def commits_of(connection: Connection, job_ids: Sequence[int]) -> list[tuple[int, float, int]]:
-    """(rows, engine seconds, output tokens) of the latest commits of these jobs, child by child,
-    in order.
-    """
+class Commit(NamedTuple):
+    """What one commit of a child accounts for; `is_first` of those of its child that are looked at."""
+
+    rows: int
+    engine_seconds: float
+    output_tokens: int
+    batches: int
+    is_first: bool
+
+
+def commits_of(connection: Connection, job_ids: Sequence[int]) -> list[Commit]:
+    """The latest commits of these jobs, child by child, in order."""
     statement = text("""
-        SELECT sum(row_count)::bigint AS row_count,
-               (sum(engine_microseconds) / 1e6)::float8 AS seconds,
-               sum(output_tokens)::bigint AS output_tokens
+        SELECT sum(row_count)::bigint AS rows,
+               (sum(engine_microseconds) / 1e6)::float8 AS engine_seconds,
+               sum(output_tokens)::bigint AS output_tokens,
+               count(*) AS batches,
+               row_number() OVER (PARTITION BY job_id, worker_id ORDER BY ended_at) = 1 AS is_first
         FROM (
             SELECT job_id, worker_id, ended_at, row_count, engine_microseconds, output_tokens
             FROM attempts
@@ -281,7 +292,7 @@ def commits_of(connection: Connection, job_ids: Sequence[int]) -> list[tuple[int
         GROUP BY job_id, worker_id, ended_at ORDER BY job_id, worker_id, ended_at
     """)
     found = connection.execute(statement, {"jobs": list(job_ids), "most": COMMITS_LOOKED_AT})
-    return [(row.row_count, row.seconds, row.output_tokens) for row in found]
+    return [Commit(**row) for row in found.mappings()]
 
 
 def slots(connection: Connection, pool: str) -> tuple[int, int]:
