@@ -3,6 +3,7 @@
 What a command needs is imported when it runs, so that `nightshift --help` answers at once.
 """
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any
@@ -25,6 +26,9 @@ from nightshift.producer.cli import (
     schema,
 )
 from nightshift.producer.cli.command import Command
+
+GARBAGE_OBJECTS = 50_000
+"""New objects after which Python looks for garbage; 700 is its own number."""
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Run": (run.run, run.submit, look.wait, results.collect),
@@ -169,4 +173,6 @@ def everywhere(
 
 def main() -> None:
     """Runs the command line; `prog_name` because `python -m` would name the file."""
+    # Modules stay: looking through them for garbage again and again is a seventh of a short command.
+    gc.set_threshold(GARBAGE_OBJECTS, 50, 50)
     app(prog_name="nightshift")

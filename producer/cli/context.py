@@ -56,6 +56,15 @@ def command_settings() -> "Settings":
     return settings
 
 
+def silent_settings() -> "Settings":
+    """Settings of a command on whose way nothing writes a line of a log: structlog, which is not imported,
+    would take a tenth of `nightshift status`.
+    """
+    from nightshift.common.settings import load_settings
+
+    return load_settings()
+
+
 @contextmanager
 def ledger_of(settings: "Settings | None" = None) -> Iterator["Ledger"]:
     """The ledger for the time of one command, whoever keeps it up."""

@@ -97,7 +97,7 @@ def status(
     wanted = Filter(word=standings.word(state), needs_person=needs_person)
     if job is not None and (state or needs_person):
         raise BadInput("--state and --needs-person choose among all jobs: leave JOB out")
-    with context.opened() as (ledger, here):
+    with context.opened(context.silent_settings()) as (ledger, here):
         number = None if job is None else context.find_job(ledger, job).id
         with ledger.transaction() as connection:
             if number is None:
@@ -140,7 +140,7 @@ def jobs(*, as_json: context.AsJson = False) -> None:
     from nightshift.producer.views.standings import with_standings
 
     with (
-        context.opened() as (ledger, here),
+        context.opened(context.silent_settings()) as (ledger, here),
         ledger.transaction() as connection,
     ):
         rows = with_deadlines(connection, job_pace.listed(connection))

@@ -19,21 +19,14 @@ import random
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any
-
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    stop_after_delay,
-    wait_fixed,
-)
+from typing import TYPE_CHECKING, Any
 
 from nightshift.common.errors import BadInput
-from nightshift.common.processes.process_group import end_recorded
 from nightshift.common.system_errors import told
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 _LOCK_SECONDS = 5.0  # a holder that was just killed may still be on its way out
 _ENDING_SECONDS = 120.0  # one that drains its worker takes longer, and is sure to end
@@ -54,6 +47,9 @@ def home_lock(home: Path) -> Iterator[None]:
     Raises HomeInUse when another process holds the folder for more than 5 seconds, 120 where it is
     ending; BadInput when the folder cannot be used; Retryable when a leftover process cannot be ended.
     """
+    # Readers of the small files need neither this nor tenacity, whose import takes longer than reading them.
+    from nightshift.common.processes.process_group import end_recorded
+
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -88,8 +84,13 @@ def holder(home: Path) -> dict[str, Any]:
 
 
 def _take(descriptor: int, home: Path) -> None:
+    from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+    def is_over(state: "RetryCallState") -> bool:
+        return stop_after_delay(_lock_seconds(home))(state)
+
     lock = Retrying(
-        stop=partial(_is_over, home),
+        stop=is_over,
         wait=wait_fixed(_LOOK_SECONDS),
         retry=retry_if_exception_type(BlockingIOError),
         reraise=True,
@@ -110,9 +111,8 @@ def _command(home: Path) -> str:
     )
 
 
-def _is_over(home: Path, state: RetryCallState) -> bool:
-    seconds = _ENDING_SECONDS if (home / "ending").exists() else _LOCK_SECONDS
-    return stop_after_delay(seconds)(state)
+def _lock_seconds(home: Path) -> float:
+    return _ENDING_SECONDS if (home / "ending").exists() else _LOCK_SECONDS
 
 
 def kept_port(kept: Path) -> int:

@@ -1,6 +1,7 @@
 """Commands that look into the fleet, over a real ledger: workers, top, history, explain, doctor, logs."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from nightshift.common.ledger.fleet import slots, workers
 from nightshift.common.ledger.fleet.slots import Machine, SlotReport
 from nightshift.common.ledger.jobs import jobs
 from nightshift.producer.cli.app import app
+from tests.support import homes
 from tests.support.world import World, become_ready, child_of, make_ready
 
 Command = Callable[..., Result]
@@ -230,15 +232,55 @@ def test_the_json_of_lists_has_what_their_tables_have(world: World, nightshift: 
     assert json.loads(waited.stdout)["status"] == "paused"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["status", "--help"]])
-def test_help_imports_no_heavy_library(arguments: list[str]) -> None:
-    heavy = ["rich", "sqlalchemy", "psycopg", "pyarrow", "celery", "jinja2", "numpy", "alembic"]
+def imported_of(heavy: list[str], *arguments: str, **environment: str) -> str:
+    """Those of some modules that a command of a process of its own has imported at its end."""
     code = (
         "import sys\n"
         "from nightshift.producer.cli import app\n"
-        f"sys.argv[1:] = {arguments}\n"
+        f"sys.argv[1:] = {list(arguments)}\n"
         "try:\n    app.main()\nexcept SystemExit:\n    pass\n"
         f"print(sorted(set({heavy}) & set(sys.modules)))"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert ended.stdout.splitlines()[-1] == "[]", ended.stderr
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["status", "--help"]])
+def test_help_imports_no_heavy_library(arguments: list[str]) -> None:
+    heavy = ["rich", "sqlalchemy", "psycopg", "pyarrow", "celery", "jinja2", "numpy", "alembic"]
+    assert imported_of(heavy, *arguments).splitlines()[-1] == "[]"
+
+
+NOT_TO_LOOK = [
+    *("alembic", "celery", "duckdb", "fsspec", "jinja2", "jsonschema", "kombu", "numpy", "pyarrow"),
+    *("redis", "starlette", "structlog", "uvicorn", "yaml", "nightshift.common.spec"),
+    "nightshift.common.storage",
+]
+"""What no table of jobs needs. All of it together would take several times as long as `nightshift status`."""
+
+
+@pytest.mark.parametrize("command", ["status", "jobs"])
+def test_a_look_at_the_jobs_of_a_fleet_imports_neither_specs_nor_servers_nor_logs(
+    world: World, database_url: str, command: str
+) -> None:
+    world.lease(world.job(2, name="looked-at"))
+    found = imported_of([*NOT_TO_LOOK, "tenacity"], command, NIGHTSHIFT_DATABASE_URL=database_url)
+    assert "looked-at" in found
+    assert found.splitlines()[-1] == "[]"
+
+
+def test_a_look_at_a_ledger_at_rest_imports_no_more_than_what_starts_its_postgres(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NIGHTSHIFT_DATABASE_URL", raising=False)
+    homes.furnish(tmp_path / "home")
+    found = imported_of(NOT_TO_LOOK, "status", NIGHTSHIFT_HOME=str(tmp_path / "home"))
+    assert "no jobs yet" in found
+    assert found.splitlines()[-1] == "[]"
