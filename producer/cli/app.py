@@ -173,6 +173,10 @@ def everywhere(
 
 def main() -> None:
     """Runs the command line; `prog_name` because `python -m` would name the file."""
-    # Modules stay: looking through them for garbage again and again is a seventh of a short command.
-    gc.set_threshold(GARBAGE_OBJECTS, 50, 50)
-    app(prog_name="nightshift")
+    # A command makes objects that stay, modules above all. To look through all of them for garbage, now and again
+    # and at the end of the process, took a third of the time of `nightshift status`.
+    gc.set_threshold(GARBAGE_OBJECTS, 10, 10)
+    try:
+        app(prog_name="nightshift")
+    finally:
+        gc.freeze()
