@@ -22,7 +22,6 @@ from nightshift.common.settings import load_settings, visible_gpus
 from nightshift.common.spec.finish_by import duration
 from nightshift.common.telemetry import step_table, steps
 from nightshift.common.telemetry.steps import Step, StepFile
-from nightshift.common.text import counted
 from nightshift.worker.supervisor import probes
 from nightshift.worker.supervisor.liveness import QUICK_ANSWER_SECONDS
 from nightshift.worker.supervisor.supervisor import Supervisor

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nightshift.common.errors import BadInput
-from nightshift.common.text import counted
 from nightshift.common.settings import visible_gpus
+from nightshift.common.text import counted
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 _CPUS = Path("/proc/cpuinfo")
