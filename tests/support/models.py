@@ -1,7 +1,10 @@
 """The models that tests load, and how: they ship with the examples and with a wheel."""
 
+import json
+import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +53,14 @@ def reviews_spec(folder: Path, rows: int, **sections: Any) -> dict[str, Any]:
 
 THINKING_MODEL = Path(__file__).parents[2] / "examples" / "thinking" / "model"
 """The model of examples/thinking, which thinks before it answers."""
+
+
+def in_flags(model: Path, arguments: Mapping[str, Any] = ARGUMENTS) -> str:
+    """The flags of `nightshift run` for a model that tests load."""
+    pairs = (f"{name}={json.dumps(value)}" for name, value in arguments.items())
+    return " ".join([f"--model {model}", *(f"--engine-arg {shlex.quote(pair)}" for pair in pairs)])
+
+
+def in_yaml(model: Path, arguments: Mapping[str, Any] = ARGUMENTS) -> str:
+    """The same in an engine section that is written in one line."""
+    return f"model: {model}, args: {json.dumps(arguments)}"

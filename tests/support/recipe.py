@@ -6,8 +6,9 @@ the blocks below. The title of a block says what it is:
 
 - `yaml`, `python`, `json`, `csv`, … with a title: a file of this name.
 - `sh` whose title begins with BACKGROUND: runs on beside the blocks below, until the test is over.
+- `python` whose title is CELL: a cell of one notebook, whose output is what it printed and its last value.
 - any block whose title begins with NOT_RUN: is left out. The rest of the title is the reason.
-- `text` below a block of `sh`: lines that the block printed, in this order. A line of `…` stands for any
+- `text` below a block of `sh` or a cell: lines that the block printed, in this order. A line of `…` stands for any
   lines, and `…` within a line for any characters. Numbers and times may be others.
 """
 
@@ -18,6 +19,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from markdown_it import MarkdownIt
 
@@ -28,6 +30,7 @@ from tests.support.fleet import logs
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "docs" / "recipes"
 BACKGROUND = "in another terminal"
+CELL = "in a notebook"
 NOT_RUN = "not run here: "
 SECONDS = 400
 """How long one block may take, on a machine with much else to do."""
@@ -72,6 +75,7 @@ class Recipe(Example):
         self.environment["PATH"] = os.pathsep.join(
             (str(Path(sys.executable).parent), self.environment["PATH"])
         )
+        self.notebook: Notebook | None = None
 
     def follow(self) -> str:
         """Does what the page says, from its first block to its last; everything that was printed."""
@@ -85,6 +89,9 @@ class Recipe(Example):
                 self._begin(text)
             elif block.is_run:
                 printed = self._run(text)
+                told.append(printed)
+            elif block.title == CELL:
+                printed = self._compute(text)
                 told.append(printed)
             elif block.language == "text":
                 assert_shows(printed, text)
@@ -100,8 +107,7 @@ class Recipe(Example):
         return text
 
     def _run(self, commands: str) -> str:
-        if "nightshift run" in commands and "NIGHTSHIFT_DATABASE_URL" not in self.environment:
-            homes.furnish(self.folder / ".nightshift")
+        self._furnish_for(commands)
         kept = self.folder.parent / f"{self.folder.name}.environment"
         script = f"set -euo pipefail\n{commands}\nenv -0 > {kept}\n"
         done = subprocess.run(
@@ -120,7 +126,24 @@ class Recipe(Example):
         self.environment = {name: value for name, _, value in pairs}
         return done.stdout
 
+    def _furnish_for(self, commands: str) -> None:
+        begins = re.search(r"nightshift (run|serve)|ns\.run", commands)
+        if begins and "NIGHTSHIFT_DATABASE_URL" not in self.environment:
+            homes.furnish(self.folder / ".nightshift")
+
+    def _compute(self, cell: str) -> str:
+        self._furnish_for(cell)
+        if self.notebook is None:
+            self.notebook = Notebook(self.folder, self.environment)
+        return self.notebook.compute(cell)
+
+    def end(self) -> None:
+        if self.notebook is not None:
+            self.notebook.close()
+        super().end()
+
     def _begin(self, commands: str) -> None:
+        self._furnish_for(commands)
         number = len(self.processes)
         with (self.folder / f"terminal.{number}.log").open("wb") as log:
             self.processes.append(
@@ -134,6 +157,36 @@ class Recipe(Example):
                     start_new_session=True,
                 )
             )
+
+
+class Notebook:
+    """A kernel of Jupyter in a folder, as behind a notebook there."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        from jupyter_client.manager import start_new_kernel
+
+        self.manager, self.client = start_new_kernel(cwd=str(folder), env=dict(environment))
+
+    def compute(self, cell: str) -> str:
+        """What stands below the cell once it has run; fails where the cell raises."""
+        shown: list[str] = []
+
+        def take(message: dict[str, Any]) -> None:
+            content = message["content"]
+            match message["msg_type"]:
+                case "stream":
+                    shown.append(content["text"])
+                case "execute_result" | "display_data":
+                    shown.append(content["data"].get("text/plain", "") + "\n")
+
+        reply = self.client.execute_interactive(cell, timeout=SECONDS, output_hook=take)
+        content = reply["content"]
+        assert content["status"] == "ok", "\n".join([cell, *shown, *content["traceback"]])
+        return "".join(shown)
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
 
 
 def assert_shows(printed: str, page: str) -> None:
