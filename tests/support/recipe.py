@@ -46,7 +46,9 @@ class Block:
 
     @property
     def is_run(self) -> bool:
-        return self.language == "sh" and not self.title.startswith(NOT_RUN)
+        if self.title.startswith(NOT_RUN):
+            return False
+        return self.language == "sh" or self.title == CELL
 
 
 def blocks(page: str) -> Iterator[Block]:
@@ -88,10 +90,7 @@ class Recipe(Example):
             if block.is_run and block.title.startswith(BACKGROUND):
                 self._begin(text)
             elif block.is_run:
-                printed = self._run(text)
-                told.append(printed)
-            elif block.title == CELL:
-                printed = self._compute(text)
+                printed = self._compute(text) if block.title == CELL else self._run(text)
                 told.append(printed)
             elif block.language == "text":
                 assert_shows(printed, text)
