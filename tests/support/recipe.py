@@ -109,21 +109,21 @@ class Recipe(Example):
         self._furnish_for(commands)
         kept = self.folder.parent / f"{self.folder.name}.environment"
         script = f"set -euo pipefail\n{commands}\nenv -0 > {kept}\n"
-        done = subprocess.run(
+        process = subprocess.Popen(
             ["bash", "-c", script],
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
-            timeout=SECONDS,
-            check=False,
         )
-        assert done.returncode == 0, f"{commands}\n{done.stdout}\n{logs(self.folder)}"
+        self.processes.append(process)  # until its end: where time runs out, end() ends all of it
+        printed = process.communicate(timeout=SECONDS)[0].decode()
+        self.processes.remove(process)
+        assert process.returncode == 0, f"{commands}\n{printed}\n{logs(self.folder)}"
         pairs = (each.partition("=") for each in kept.read_text().split("\0") if each)
         self.environment = {name: value for name, _, value in pairs}
-        return done.stdout
+        return printed
 
     def _furnish_for(self, commands: str) -> None:
         begins = re.search(r"nightshift (run|serve)|ns\.run", commands)
