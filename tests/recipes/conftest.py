@@ -23,3 +23,25 @@ def recipe(tmp_path: Path) -> Iterator[Callable[..., Recipe]]:
     yield open_page
     for each in opened:
         each.end()
+
+
+@pytest.fixture
+def on_fleet(
+    recipe: Callable[..., Recipe], database_url: str, redis_url: str
+) -> Callable[..., Recipe]:
+    """As `recipe`, with a fleet that has a reaper: its two addresses are in the environment, and its
+    workers may run rules.py.
+    """
+
+    def open_page(name: str, stand_ins: dict[str, object] | None = None) -> Recipe:
+        page = recipe(name, stand_ins)
+        page.environment |= {
+            "NIGHTSHIFT_DATABASE_URL": database_url,
+            "NIGHTSHIFT_BROKER_URL": redis_url,
+            "NIGHTSHIFT_ALLOWED_MODULES": "rules",
+            "NIGHTSHIFT_CALLABLE_PATHS": str(page.folder),
+        }
+        page.reaper()
+        return page
+
+    return open_page

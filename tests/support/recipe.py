@@ -1,11 +1,13 @@
 """A page of docs/ as a reader follows it: its files are written, its commands run, and what the page
 says that one sees is compared with what was seen.
 
-In a page, a block of `sh` is run by bash, block by block in one folder; what a block exports holds for
-the blocks below. The title of a block says what it is:
+In a page, a block of `sh` is run by bash, block by block in one folder; what a block exports, and the
+folder that it changes to, hold for the blocks below. The title of a block says what it is:
 
 - `yaml`, `python`, `json`, `csv`, … with a title: a file of this name.
-- `sh` whose title begins with BACKGROUND: runs on beside the blocks below, until the test is over.
+- `sh` whose title begins with BACKGROUND: runs on beside the blocks below, until the test is over. Where
+  the title goes on with `, on NAME`, its processes find that the machine is called NAME.
+- `sh` with the title AGAIN: a look that a reader takes again, until the `text` below was printed.
 - `python` whose title is CELL: a cell of one notebook, whose output is what it printed and its last value.
 - any block whose title begins with NOT_RUN: is left out. The rest of the title is the reason.
 - `text` below a block of `sh` or a cell: lines that the block printed, in this order. A line of `…` stands for any
@@ -25,12 +27,13 @@ from markdown_it import MarkdownIt
 
 from tests.support import homes
 from tests.support.example import Example
-from tests.support.fleet import logs
+from tests.support.fleet import logs, wait_until
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "docs" / "recipes"
 BACKGROUND = "in another terminal"
 CELL = "in a notebook"
+AGAIN = "again, until it shows this"
 NOT_RUN = "not run here: "
 SECONDS = 400
 """How long one block may take, on a machine with much else to do."""
@@ -69,6 +72,7 @@ class Recipe(Example):
         super().__init__(folder)
         (folder / "rules.py").unlink()
         self.page = page.read_text()
+        self.here = folder
         self.stand_ins = {name: str(there) for name, there in stand_ins.items()}
         said = re.search(r"^In the tests,? (.*?)\n\n", f"{self.page}\n\n", re.DOTALL | re.MULTILINE)
         told = said[1] if said else ""
@@ -83,19 +87,21 @@ class Recipe(Example):
         """Does what the page says, from its first block to its last; everything that was printed."""
         printed = ""
         told: list[str] = []
-        for block in blocks(self.page):
-            if block.title.startswith(NOT_RUN):
-                continue
+        page = [block for block in blocks(self.page) if not block.title.startswith(NOT_RUN)]
+        for number, block in enumerate(page):
             text = self._with_stand_ins(block.text)
             if block.is_run and block.title.startswith(BACKGROUND):
-                self._begin(text)
+                self._begin(text, block.title.removeprefix(BACKGROUND).removeprefix(", on "))
+            elif block.is_run and block.title == AGAIN:
+                printed = self._run_until(text, self._with_stand_ins(page[number + 1].text))
+                told.append(printed)
             elif block.is_run:
                 printed = self._compute(text) if block.title == CELL else self._run(text)
                 told.append(printed)
             elif block.language == "text":
                 assert_shows(printed, text)
             elif block.title:
-                path = self.folder / block.title
+                path = self.here / block.title
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
         return "".join(told)
@@ -111,7 +117,7 @@ class Recipe(Example):
         script = f"set -euo pipefail\n{commands}\nenv -0 > {kept}\n"
         process = subprocess.Popen(
             ["bash", "-c", script],
-            cwd=self.folder,
+            cwd=self.here,
             env=self.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -123,6 +129,7 @@ class Recipe(Example):
         assert process.returncode == 0, f"{commands}\n{printed}\n{logs(self.folder)}"
         pairs = (each.partition("=") for each in kept.read_text().split("\0") if each)
         self.environment = {name: value for name, _, value in pairs}
+        self.here = Path(self.environment["PWD"])
         return printed
 
     def _furnish_for(self, commands: str) -> None:
@@ -141,15 +148,42 @@ class Recipe(Example):
             self.notebook.close()
         super().end()
 
-    def _begin(self, commands: str) -> None:
+    def _run_until(self, commands: str, page: str) -> str:
+        """Runs the commands again and again; what they printed once they show what the page shows."""
+        printed = ""
+
+        def shows() -> bool:
+            nonlocal printed
+            printed = self._run(commands)
+            try:
+                assert_shows(printed, page)
+            except AssertionError:
+                return False
+            return True
+
+        try:
+            wait_until(shows)
+        except AssertionError as error:
+            raise AssertionError(f"{page}\n{printed}\n{logs(self.folder)}") from error
+        return printed
+
+    def _begin(self, commands: str, host: str) -> None:
         self._furnish_for(commands)
         number = len(self.processes)
+        environment = self.environment
+        if host:
+            own = self.folder.parent / f"{self.folder.name}.{host}"
+            own.mkdir(exist_ok=True)
+            named = f"import socket\nsocket.gethostname = lambda: {host!r}\n"
+            (own / "sitecustomize.py").write_text(named)
+            path = os.pathsep.join(filter(None, (str(own), environment.get("PYTHONPATH"))))
+            environment = {**environment, "PYTHONPATH": path}
         with (self.folder / f"terminal.{number}.log").open("wb") as log:
             self.processes.append(
                 subprocess.Popen(
                     ["bash", "-c", commands],
-                    cwd=self.folder,
-                    env=self.environment,
+                    cwd=self.here,
+                    env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
