@@ -1,0 +1,23 @@
+"""docs/recipes/budget.md"""
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.recipe import Recipe
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_job_stops_at_its_budget_and_goes_on_with_more(recipe: Callable[..., Recipe]) -> None:
+    page = recipe("budget")
+    said = page.follow()
+    stopped = re.search(r"rows +(\d+) done, 0 failed, (\d+) not run", said)
+    assert stopped is not None
+    assert 0 < int(stopped[1]) < 400
+    assert int(stopped[2]) > 0
+    job = page.status("receipts")
+    assert (job["status"], job["rows_done"], job["budget"]) == ("completed", 400, 50)
+    # 400 rows of 20 ms are 8 s, which cost 8.
+    assert job["cost"] > 8
