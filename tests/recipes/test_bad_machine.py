@@ -1,0 +1,20 @@
+"""docs/recipes/bad-machine.md"""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.recipe import Recipe
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_machine_that_loads_no_engine_is_named_and_taken_out(
+    on_fleet: Callable[..., Recipe],
+) -> None:
+    page = on_fleet("bad-machine", {"gpu-a": "gpu-a", "gpu-b": "gpu-b"})
+    said = page.follow()
+    assert "gpu-b" not in said[said.index("400 done, 0 failed") : said.index("host gpu-b: state")]
+    found = json.loads(page.nightshift("history", "tickets", "-n", "0", "--json"))
+    assert found["outcomes"] == {"done": 20}
