@@ -43,7 +43,7 @@ def test_a_host_a_worker_a_slot_or_its_child_is_meant(
     for machine in (A, B):
         report(world, machine)
     assert nightshift("cordon", "gpu-1").stdout == (
-        "host gpu-1: state in service -> cordoned; 2 slots of 1 workers; "
+        "host gpu-1: state in service -> cordoned; 2 slots of 1 worker; "
         "`nightshift uncordon gpu-1` takes it back into service\n"
     )
     assert held(world, A) == [(True, False)] * 2

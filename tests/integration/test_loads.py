@@ -369,12 +369,12 @@ def test_a_pinned_revision_is_released_when_nobody_has_the_model(world: World) -
     with pytest.raises(BadInput, match="there is nothing to release"):
         world.run(loads.release_revision, spec.pool, spec.engine_key)
     make_ready(world, child_of(spec, 1), "abc")
-    with pytest.raises(BadInput, match="1 workers have or load its model at revision abc"):
+    with pytest.raises(BadInput, match="1 worker has or loads its model at revision abc"):
         world.run(loads.release_revision, spec.pool, spec.engine_key)
     world.run(lambda c: workers.end(c, "child-1", died=None))
     late = loading(world, job_id, "late")
     # That child has read the revision and would pin it anew once it is ready.
-    with pytest.raises(BadInput, match="1 workers have or load its model at revision abc"):
+    with pytest.raises(BadInput, match="1 worker has or loads its model at revision abc"):
         world.run(loads.release_revision, spec.pool, spec.engine_key)
     world.run(lambda c: workers.end(c, late.id, died=None))
     assert world.run(loads.release_revision, spec.pool, spec.engine_key) == "abc"
