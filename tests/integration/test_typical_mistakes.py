@@ -170,7 +170,9 @@ def test_a_mistake_is_answered_before_a_server_starts(at_home: Path, mistake: Mi
 def test_a_mistake_ends_the_real_command_with_2(tmp_path: Path, named: str) -> None:
     mistake = MISTAKES[named]
     before = furnish(tmp_path, mistake)
-    found = Fleet(tmp_path).command("run", *mistake.typed)
+    fleet = Fleet(tmp_path)
+    fleet.is_furnished = False
+    found = fleet.command("run", *mistake.typed)
     assert (found.returncode, found.stdout) == (2, "")
     assert found.stderr.count("\n") == 1
     assert names(tmp_path) == before
