@@ -322,7 +322,7 @@ def test_a_spec_of_a_newer_release_is_left_to_others_and_stops_no_other_slot(
         started.append(json.loads(command[-1])["engine_key"])
         return SimpleNamespace(pid=1)
 
-    monkeypatch.setattr(one, "_orders", lambda: orders)
+    monkeypatch.setattr(one, "_orders", lambda: (orders, False))
     monkeypatch.setattr(ProcessGroup, "start", start)
     one.choose()
     for slot in one.slots:
