@@ -277,7 +277,10 @@ def _notes_of_function(made: Estimate, measured: MeasuredSpeed, pace: Range) -> 
     rows, why = 0.0, ""
     if math.isinf(pace.high):
         rows = LOOK_SECONDS * function_pace.RUNS_DIFFER * pace.low
-        why = f"what ran was over in {measured.seconds:.1f} s, too soon to say how fast the function is"
+        why = (
+            f"{measured.rows:,} rows in {measured.seconds:.1f} s, with the start, are too few to say how fast "
+            "the function is"
+        )
     elif pace.middle is None:
         rows = PILOT_BATCHES * batch
         why = (
