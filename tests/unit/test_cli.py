@@ -222,16 +222,3 @@ def test_debug_lets_the_traceback_fly() -> None:
     result = nightshift("--debug", "jobs")
     assert result.exit_code != 0
     assert type(result.exception).__name__ == "BadInput"
-
-
-@pytest.mark.parametrize("beside", ["sys", "duckdb"])
-def test_a_command_ends_without_a_word_on_stderr_whatever_it_imported(beside: str) -> None:
-    """DuckDB prints a page where its objects are not collected at the end."""
-    code = (
-        f"import sys, {beside}\n"
-        "from nightshift.producer.cli import app\n"
-        "sys.argv[1:] = ['--version']\n"
-        "app.main()\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stderr) == (0, "")
