@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from nightshift.common.errors import BadInput
+from nightshift.common.text import counted
 from nightshift.producer.cli import context
 
 SCHEMA = "job.schema.json"
@@ -58,8 +59,8 @@ def init(
     schema = SCHEMA if (to.parent / SCHEMA).is_file() else None
     asked = Asked(source, name, free_output(name, source), model, prompt, callable, schema)
     spec = write_new(to, draft(asked, seen))
-    rows = f"{seen.rows:,} row{'' if seen.rows == 1 else 's'}"
-    typer.echo(f"wrote {to}: {len(seen.columns):,} columns; guesses from {rows} are marked")
+    columns = counted(len(seen.columns), "column")
+    typer.echo(f"wrote {to}: {columns}; guesses from {counted(seen.rows, 'row')} are marked")
     if missing := to_fill_in.places(spec):
         typer.echo(f"fill in {' and '.join(missing)}, look at the guesses, then:")
     typer.echo(f"  nightshift estimate {shlex.quote(str(to))}")

@@ -15,8 +15,8 @@ def refuse_slots(spec: JobSpec, slots: int | None, gpus: int) -> None:
         return
     if slots > 1 and isinstance(spec.engine, OpenaiEngineSpec):
         raise BadInput(
-            f"--slots {slots}: one slot sends engine.concurrency = {spec.engine.concurrency} requests at "
-            "once to the server: set engine.concurrency, and leave --slots out"
+            f"--slots {slots}: one slot has engine.concurrency = {spec.engine.concurrency} calls at the server at "
+            "once: set engine.concurrency, and leave --slots out"
         )
     if slots > 1 and not gpus and not isinstance(spec.engine, FunctionEngineSpec):
         raise BadInput(

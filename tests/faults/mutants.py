@@ -544,8 +544,8 @@ MUTANTS = (
     Mutant(
         "archive is proved",
         "producer/archive/leave.py",
-        "        table_files.prove(job, file)\n        counted",
-        "        counted",
+        "        table_files.prove(job, file)\n        found_rows",
+        "        found_rows",
         (f"{RETENTION}::test_a_file_that_is_not_what_was_written_costs_no_row",),
     ),
     Mutant(
@@ -1023,7 +1023,7 @@ MUTANTS = (
     ),
     Mutant(
         "slots that share GPUs evenly",
-        "worker/cli.py",
+        "common/processes/hardware.py",
         "    if gpus % slots:\n",
         "    if False:\n",
         ("tests/unit/test_worker_cli.py::test_slots_that_would_share_gpus_unevenly_are_refused",),

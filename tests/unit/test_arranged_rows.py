@@ -545,7 +545,7 @@ def test_a_full_folder_of_temporary_files_is_an_outage_and_auto_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str
 ) -> None:
     def full(*_: Any) -> Any:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(errno.ENOSPC, "no space is left on device")
 
     monkeypatch.setattr(boxes, "_boxed", full)
     monkeypatch.setattr(arrange, "judged", lambda *_: Worth(True, 1, 1, 1))

@@ -26,7 +26,8 @@ from nightshift.producer.draft.guesses import id_columns, in_template, text_colu
 from nightshift.producer.draft.look import Column, look
 from nightshift.producer.draft.to_fill_in import MARK
 from nightshift.producer.draft.written import GUESS, Asked, draft
-from nightshift.producer.submit.submit import check_before, survey
+from nightshift.producer.submit.before import check_before
+from nightshift.producer.submit.submit import survey
 
 REVIEWS = {
     "stars": [5, 1, 5],
