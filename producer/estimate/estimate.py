@@ -278,7 +278,7 @@ def _notes_of_function(made: Estimate, measured: MeasuredSpeed, pace: Range) -> 
     if math.isinf(pace.high):
         rows = LOOK_SECONDS * function_pace.RUNS_DIFFER * pace.low
         why = (
-            f"{measured.rows:,} rows in {measured.seconds:.1f} s, with the start, are too few to say how fast "
+            f"{counted(measured.rows, 'row')} in {measured.seconds:.1f} s, with the start, say too little of how fast "
             "the function is"
         )
     elif pace.middle is None:

@@ -556,5 +556,5 @@ def test_a_full_folder_of_temporary_files_is_an_outage_and_auto_goes_on(
     if wanted == "auto":
         assert ordered(spec, plan) is plan
     else:
-        with pytest.raises(StorageUnavailable, match="No space left"):
+        with pytest.raises(StorageUnavailable, match="no space is left"):
             ordered(spec, plan)
