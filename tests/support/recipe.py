@@ -35,7 +35,7 @@ BACKGROUND = "in another terminal"
 CELL = "in a notebook"
 AGAIN = "again, until it shows this"
 NOT_RUN = "not run here: "
-SECONDS = 400
+SECONDS = 900
 """How long one block may take, on a machine with much else to do."""
 
 
