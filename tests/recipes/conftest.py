@@ -40,6 +40,7 @@ def on_fleet(
             "NIGHTSHIFT_BROKER_URL": redis_url,
             "NIGHTSHIFT_ALLOWED_MODULES": "rules",
             "NIGHTSHIFT_CALLABLE_PATHS": str(page.folder),
+            "NIGHTSHIFT_LEASE_SECONDS": "6",
         }
         page.reaper()
         return page

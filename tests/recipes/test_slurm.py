@@ -20,7 +20,6 @@ def test_what_slurm_starts_on_a_node_is_a_worker_of_the_fleet(
             "/path/to/nightshift": ROOT,
         },
     )
-    said = page.follow()
-    print(said)
+    page.follow()
     assert (page.folder / "worker.env").stat().st_mode & 0o777 == 0o600
     assert len((page.folder / "labelled.jsonl").read_text().splitlines()) == 1000

@@ -50,4 +50,4 @@ def test_each_team_has_its_share_and_its_limits_and_sees_its_own_jobs(
     }
     assert asked("ads", "", large)[0] == 429
     foreign = {**spec, "input": {"uri": f"{shared}/search/queries.jsonl"}}
-    assert asked("ads", "", foreign)[0] == 403
+    assert asked("ads", "", foreign)[0] == 400
