@@ -154,15 +154,16 @@ class Recipe(Example):
 
         def shows() -> bool:
             nonlocal printed
-            printed = self._run(commands)
             try:
+                printed = self._run(commands)
                 assert_shows(printed, page)
-            except AssertionError:
+            except AssertionError as error:
+                printed = str(error)
                 return False
             return True
 
         try:
-            wait_until(shows)
+            wait_until(shows, SECONDS)
         except AssertionError as error:
             raise AssertionError(f"{page}\n{printed}\n{logs(self.folder)}") from error
         return printed
