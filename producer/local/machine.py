@@ -59,7 +59,7 @@ class Machine:
         """The job of the spec, new or known; a known job is continued, see `known_job`."""
         settings = permits.of_operator(spec, self.settings)
         spec = self.filled_in(spec)
-        self._finish_failed(spec)
+        self.finish_failed(spec)
         submitted = submit(self.ledger, spec, settings, Asked(new, adopt))
         self.steps.note(Step.SUBMITTED)
         job = open_job(self.ledger, submitted, spec, self.console)
@@ -73,7 +73,7 @@ class Machine:
             )
         return job
 
-    def _finish_failed(self, spec: JobSpec) -> None:
+    def finish_failed(self, spec: JobSpec) -> None:
         """Finishes the files of a failed job that has the output directory: no reaper works here before a job does,
         and a job that is not finished keeps its directory.
         """

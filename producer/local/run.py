@@ -62,6 +62,7 @@ def run(
         machine(settings, console, steps=steps, slots=slots) as here,
         beside(here.ledger),
     ):
+        here.finish_failed(spec)
         # A known job has passed its pilot: nobody is asked again after a crash.
         may_run = pilot_rows is None or is_known(here.ledger, here.filled_in(spec), settings)
         if not may_run and not _pilot(

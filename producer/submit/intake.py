@@ -20,7 +20,7 @@ from datetime import datetime
 import structlog
 
 from nightshift.common import permits, storage
-from nightshift.common.errors import BadInput, LeaseLost, StorageUnavailable
+from nightshift.common.errors import BadInput, LeaseLost, Retryable, StorageUnavailable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import (
     convert,
@@ -419,14 +419,14 @@ def store_job(intake: Intake) -> None:
                 raise BadInput(f"copies of the input in {output_uri} are gone: submit again")
             job_id = job_submit.insert(connection, new, ordered.files)
             job_submit.note_marked(connection, job_id, _marked(planned))
+            if giver is not None:
+                given_outputs.note_taker(connection, giver, job_id)
             batches = job_submit.insert_batches(
                 connection, job_id, ordered.files, ordered.batches()
             )
             if (every := spec.input.watch_seconds) is not None:
                 generations.begin(connection, job_id)
                 watches.start(connection, job_id, every)
-            if giver is not None:
-                given_outputs.note_taker(connection, giver, job_id)
             loads.forgive(connection, spec.pool, spec.engine_key)
             facts = {"rows": planned.rows_total, "batches": batches}
             if planned.left_out:
@@ -440,15 +440,19 @@ def store_job(intake: Intake) -> None:
             reached(Moment.SUBMITTING)
     except (BadInput, LeaseLost, KeyboardInterrupt) as error:
         # Another process submitted the same a moment ago: its job is the one to return.
-        existing = existing_job(ledger, spec, listing, asked.new, intake.settings, asked.tenant)
-        if existing is None and marked:
-            directory.release()
-        if existing is None and intake.giver is not None:
-            directory.give_back(intake.giver)
+        existing = None
+        try:
+            existing = existing_job(ledger, spec, listing, asked.new, intake.settings, asked.tenant)
+        finally:
+            if existing is None:
+                _undo(intake, marked)
         if existing is None or not isinstance(error, BadInput):
             raise
         intake.answer = existing
         return
+    except Retryable:
+        _undo(intake, marked=False)
+        raise
     intake.answer = Submitted(
         job_id,
         True,
@@ -464,6 +468,14 @@ def store_job(intake: Intake) -> None:
         linked_twice=listing.remark,
         given_by=None if giver is None else giver.job_id,
     )
+
+
+def _undo(intake: Intake, marked: bool) -> None:
+    """Lets the output directory be as it was before a submit that stored no job."""
+    if marked:
+        intake.directory.release()
+    if intake.giver is not None:
+        intake.directory.give_back(intake.giver)
 
 
 def store_generation(intake: Intake) -> None:

@@ -9,17 +9,21 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from nightshift.common.errors import BadInput
+from nightshift.common.errors import BadInput, StorageUnavailable
 from nightshift.common.ledger import Connection, Ledger
 from nightshift.common.ledger.batches import leasing
+from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.queries import audit
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.control import deletion, garbage
 from nightshift.producer.reaper.finish import finish
 from nightshift.producer.retry import retry
+from nightshift.producer.submit import append_command
 from nightshift.producer.submit.intake import Asked
+from nightshift.producer.submit.output_owner import OwnedDirectory
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.submit.submitted import Submitted
 from nightshift.producer.verify.verify import verify
@@ -150,7 +154,38 @@ def test_attempts_are_numbered_behind_those_of_the_failed_job(
     late.write_text("never committed")
     second = known(world, folder, put(ledger, folder, "length").job_id, "length")
     assert not late.exists()
-    assert world.lease(second).attempt == lease.attempt + 1
+    assert world.run(audit.broken_attempts, second) == []
+    lease = world.lease(second)
+    assert lease.attempt == 2
+    assert world.run(audit.broken_attempts, second) == []
+    world.commit(lease)
+    write_rows(folder / "in", [("b.jsonl", 2)])
+    job = world.run(jobs.get, second)
+    append_command.take(ledger, job, [], SETTINGS, redo=False, last=False)
+    assert world.run(audit.broken_attempts, second) == []
+
+
+def test_a_submit_that_died_at_the_directory_leaves_the_failed_job_able_to_run(
+    world: World, ledger: Ledger, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = failed(world, ledger, folder)
+    before = owner(folder)
+
+    def away(directory: OwnedDirectory) -> None:
+        raise StorageUnavailable("the store is away")
+
+    monkeypatch.setattr(OwnedDirectory, "clear_after_failed", away)
+    with pytest.raises(StorageUnavailable):
+        put(ledger, folder, "length")
+    assert owner(folder) == before
+
+    monkeypatch.setattr(OwnedDirectory, "give_back", lambda *_: None)  # as after kill -9
+    with pytest.raises(StorageUnavailable):
+        put(ledger, folder, "length")
+    assert owner(folder) != before
+    retry(ledger, world.run(jobs.get, first), failed=True, dead=True, kind=None)
+    assert owner(folder) == before
+    assert world.run(jobs.get, first).state is JobState.RUNNING
 
 
 def test_a_job_with_a_part_a_lease_or_another_tenant_keeps_its_directory(
@@ -229,6 +264,27 @@ def test_a_retry_that_comes_while_the_directory_is_given_is_refused(
     assert done.given_by == first
     with pytest.raises(BadInput, match=f"gave its output directory to job {done.job_id}"):
         other.result(60)
+
+
+def test_the_engine_is_locked_before_the_failed_job_as_a_retry_does(
+    world: World, ledger: Ledger, second: Ledger, folder: Path
+) -> None:
+    first = failed(world, ledger, folder)
+    job = world.run(jobs.get, first)
+    world.ask(
+        "INSERT INTO engines (pool, engine_key, load_failures) VALUES (%s, %s, 1)"
+        " ON CONFLICT (pool, engine_key) DO UPDATE SET load_failures = 1 RETURNING 1",
+        job.spec.pool,
+        job.spec.engine_key,
+    )
+    write_rows(folder / "in", [("a.jsonl", 7)])
+    with ThreadPoolExecutor(1) as threads:
+        with second.transaction() as connection:
+            loads.lock(connection, first)
+            mended = threads.submit(put, ledger, folder, "lenght")
+            wait_until(lambda: waits(connection), what="the submit at a lock")
+            jobs.lock(connection, first)
+        assert mended.result(60).given_by == first
 
 
 @pytest.mark.parametrize("function", ["length", "width"])

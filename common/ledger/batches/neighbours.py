@@ -16,9 +16,12 @@ MOST_READ = 1_000
 """Queued batches of a job that are looked at to find a new place: the next in line."""
 
 HEAD = text("""
-    SELECT job_id, seq, attempt > 0 AS tried FROM batches
-    WHERE queue = :queue AND state = 'queued'
-    ORDER BY priority DESC, rank, id LIMIT :most
+    SELECT next.job_id, next.seq, next.attempt > j.first_attempt AS tried
+    FROM (SELECT job_id, seq, attempt, priority, rank, id FROM batches
+          WHERE queue = :queue AND state = 'queued'
+          ORDER BY priority DESC, rank, id LIMIT :most) AS next
+    JOIN jobs j ON j.id = next.job_id
+    ORDER BY next.priority DESC, next.rank, next.id
 """)
 """The batches of a queue that are next in line."""
 
@@ -57,7 +60,8 @@ SWAP = text("""
         -- Who is locked is being claimed, or on the way out of the queue.
         SELECT id, seq, rank FROM batches
         WHERE job_id = :job AND seq = ANY (CAST(:seqs AS int[])) AND state = 'queued'
-          AND queue = :queue AND losses < :lone_losses AND attempt = 0
+          AND queue = :queue AND losses < :lone_losses
+          AND attempt = (SELECT first_attempt FROM jobs WHERE id = :job)
         ORDER BY id FOR UPDATE SKIP LOCKED
     ), ranks AS (
         SELECT rank, row_number() OVER (ORDER BY rank, id) AS place FROM taken

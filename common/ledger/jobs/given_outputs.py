@@ -12,6 +12,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger import audit_log, holds
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.holds import Kind
 from nightshift.common.ledger.jobs import job_submit
 from nightshift.common.states import OUTPUT_WENT, JobState
@@ -89,6 +90,7 @@ def lock(connection: Connection, job_id: int, output_uri: str, identity: str, te
     gives its directory up; BadInput where it does not any more. The lock of the submit comes before, as everywhere.
     """
     job_submit.lock(connection, identity)
+    loads.lock(connection, job_id)  # before the row of the job, as a retry does
     own = text("SELECT true FROM jobs WHERE id = :id AND output_uri = :uri FOR UPDATE")
     is_there = connection.scalar(own, {"id": job_id, "uri": output_uri})
     found = facts(connection, job_id)
@@ -112,10 +114,12 @@ def give_up(connection: Connection, giver: Giver) -> None:
 
 
 def note_taker(connection: Connection, giver: Giver, job_id: int) -> None:
-    """Writes which job has the directory now, and numbers the attempts of that job behind those of the giver."""
+    """Writes which job has the directory now, and behind which number the attempts of that job begin. Its batches
+    are inserted after this.
+    """
     connection.execute(NOTE, {"id": giver.job_id, "to": job_id})
     if giver.attempts:
-        later = text("UPDATE batches SET attempt = :attempts WHERE job_id = :id")
-        connection.execute(later, {"id": job_id, "attempts": giver.attempts})
+        begun = {"id": job_id, "attempts": giver.attempts}
+        connection.execute(text("UPDATE jobs SET first_attempt = :attempts WHERE id = :id"), begun)
     given = {"output": giver.output_uri, "to": job_id}
     audit_log.record(connection, "give output", giver.job_id, detail=given)

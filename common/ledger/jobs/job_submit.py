@@ -151,6 +151,13 @@ def note_marked(connection: Connection, job_id: int, marked: Mapping[str, int]) 
         connection.execute(statement, {"id": job_id, **named})
 
 
+NUMBER_ATTEMPTS = text("""
+    UPDATE batches b SET attempt = j.first_attempt FROM jobs j
+    WHERE j.id = :id AND j.first_attempt > 0 AND b.job_id = j.id AND b.seq >= :first_seq
+""")
+"""In an output directory that was another job's, no part has the name of a part of that job."""
+
+
 def insert_batches(
     connection: Connection,
     job_id: int,
@@ -184,6 +191,7 @@ def insert_batches(
                 )
             )
             count += 1
+    connection.execute(NUMBER_ATTEMPTS, {"id": job_id, "first_seq": first_seq})
     return count
 
 
