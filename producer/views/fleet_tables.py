@@ -1,5 +1,6 @@
 """Machines, pools and leases as rich tables, made of rows of the ledger."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -33,11 +34,13 @@ def workers(slots: Sequence[Values], held: Mapping[str, Values], rates: Rates) -
     table = list_table(*columns)
     for name in ("rows held", "rows/s", "seen"):
         table.add_column(name, justify="right", no_wrap=True)
+    on_host = Counter(host for host, _ in {(slot["host"], slot["supervisor"]) for slot in slots})
     for slot in slots:
         child = held.get(slot["worker_id"], {})
         rate = rates.get(slot["worker_id"])
+        own = f" {slot['supervisor']}" if on_host[slot["host"]] > 1 else ""
         table.add_row(
-            escape(slot["host"]),
+            escape(slot["host"] + own),
             str(slot["slot"]),
             escape(slot["pool"]),
             *([gpus(slot)] if with_gpus else []),
@@ -114,8 +117,8 @@ def top(
     return Group(*parts, workers(slots, held, rates))
 
 
-def attempts(rows: Sequence[Values], outcomes: Mapping[str, int]) -> RenderableType:
-    """One line a lease, the newest first, below how many ended how."""
+def attempts(rows: Sequence[Values], outcomes: Mapping[str, int], most: int) -> RenderableType:
+    """One line a lease, the newest first, below how many ended how. `most` leases are asked for in all."""
     if not outcomes:
         return Text("no batch of this job was ever claimed", "bright_black")
     counted = ", ".join(f"{count:,} {outcome}" for outcome, count in outcomes.items())
@@ -135,7 +138,7 @@ def attempts(rows: Sequence[Values], outcomes: Mapping[str, int]) -> RenderableT
             state(row["outcome"] or "running"),
             escape(why(row)),
         )
-    left = sum(outcomes.values()) - len(rows)
+    left = most - len(rows)
     more = [Text(f"{left:,} more; -n 0 shows all", "bright_black")] if left > 0 else []
     return Group(Text(counted), table, *more)
 

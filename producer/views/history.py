@@ -15,16 +15,19 @@ from nightshift.producer.views import fleet_tables, rates
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Leases of a job, the newest first, how many ended how, and what people changed, the oldest first."""
+    """Leases of a job, the newest first, how many ended how, and what people changed, the oldest first. `most` is how
+    many leases there are of those that were asked for.
+    """
 
     job: Job
     attempts: list[Row]
+    most: int
     outcomes: dict[str, int]
     changes: list[Change]
 
     def table(self) -> RenderableType:
         """For people."""
-        attempts = fleet_tables.attempts(self.attempts, self.outcomes)
+        attempts = fleet_tables.attempts(self.attempts, self.outcomes, self.most)
         if not self.changes:
             return attempts
         return Group(fleet_tables.changes(self.changes), "", attempts)
@@ -63,4 +66,6 @@ def history(
     with ledger.transaction() as connection:
         found = job_facts.attempts(connection, job.id, limit=limit, outcome=outcome, seq=seq)
         outcomes = job_facts.outcomes(connection, job.id)
-        return History(job, found, outcomes, audit_log.of_job(connection, job.id, tenant))
+        most = sum(outcomes.values()) if outcome is None else outcomes.get(outcome, 0)
+        changed = audit_log.of_job(connection, job.id, tenant)
+        return History(job, found, len(found) if seq is not None else most, outcomes, changed)

@@ -62,7 +62,7 @@ class LiveView:
             return None
         seconds = time.monotonic() - self.away_since
         return Text(
-            f"{self.message} ({seconds:.0f} s ago; the job continues without this view)", "yellow"
+            f"{self.message} (for {seconds:.0f} s; the job goes on, and this view waits)", "yellow"
         )
 
     def __rich__(self) -> RenderableType:

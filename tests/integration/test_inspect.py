@@ -122,6 +122,7 @@ def test_history_says_of_each_attempt_where_it_ran_how_it_ended_and_why(
     assert "1 done, 1 lost, 1 released" in shown
     assert "priority 0 -> 5" in shown
     assert "2 more; -n 0 shows all" in shown
+    assert "more; -n 0" not in nightshift("history", str(job), "--outcome", "lost").stdout
     refused = nightshift("history", str(job), "--outcome", "burnt")
     assert refused.exit_code == 2
     assert "is not one of done" in refused.output
