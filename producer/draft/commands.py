@@ -63,5 +63,9 @@ def init(
     typer.echo(f"wrote {to}: {columns}; guesses from {counted(seen.rows, 'row')} are marked")
     if missing := to_fill_in.places(spec):
         typer.echo(f"fill in {' and '.join(missing)}, look at the guesses, then:")
-    typer.echo(f"  nightshift estimate {shlex.quote(str(to))}")
-    typer.echo(f"  nightshift run {shlex.quote(str(to))}")
+    spec_file = shlex.quote(str(to))
+    if callable is None:
+        typer.echo(f"  nightshift estimate {spec_file}")
+    else:  # an estimate rests on rows that ran
+        typer.echo(f"  nightshift run {spec_file} --limit 50 --out try/")
+    typer.echo(f"  nightshift run {spec_file}")

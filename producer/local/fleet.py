@@ -33,7 +33,7 @@ LEAVE_SECONDS = 40.0
 
 Servers = list[EmbeddedPostgres | EmbeddedRedis]
 
-START_SECONDS = 300.0
+START_SECONDS = 600.0
 """Time in which the processes of a fleet have shown themselves in the ledger, if nothing is wrong with them."""
 
 MOST_ENDS = 6

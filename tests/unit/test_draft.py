@@ -109,9 +109,11 @@ def test_what_is_printed_works_where_it_is_printed() -> None:
     result = nightshift("init", source, "--callable", "rules:f", "--to", "my job.yaml")
     assert result.stdout == (
         "wrote my job.yaml: 3 columns; guesses from 3 rows are marked\n"
-        "  nightshift estimate 'my job.yaml'\n"
+        "  nightshift run 'my job.yaml' --limit 50 --out try/\n"
         "  nightshift run 'my job.yaml'\n"
     )
+    result = nightshift("init", source, "--model", "m", "--prompt", "{{ text }}", "--to", "m.yaml")
+    assert result.stdout.endswith("  nightshift estimate m.yaml\n  nightshift run m.yaml\n")
     assert nightshift("estimate", "my job.yaml").exit_code == 0
 
 

@@ -97,7 +97,9 @@ class Supervisor:
 
         Tables that no longer fit this code end it in the same way, with SchemaMismatch.
         """
-        log.info("supervisor_started", pool=self.pool, slots=len(self.slots))
+        log.info(
+            "supervisor_started", supervisor=self.identity, pool=self.pool, slots=len(self.slots)
+        )
         threading.Thread(target=self._watch_ledger, name="ledger-watch", daemon=True).start()
         while not self._stopping.wait(ROUND_SECONDS):
             self._look_for_notice()
