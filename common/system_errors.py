@@ -41,8 +41,12 @@ SAID = {
 def told(error: BaseException) -> str:
     """Why a call failed, as a phrase without number and path. An error that is not of the operating system
     keeps its own words, on one line.
+
+    So does an OSError of a library: the number of an ssl.SSLError is OpenSSL's, that of a socket.gaierror is the
+    resolver's, and errors of HTTP clients take over either.
     """
-    if isinstance(error, OSError) and error.errno in SAID:
+    is_of_python = type(error).__module__ == OSError.__module__
+    if is_of_python and isinstance(error, OSError) and error.errno in SAID:
         return SAID[error.errno]
     text = getattr(error, "strerror", None) or str(error)
     return " ".join(text.split()) or type(error).__name__

@@ -4,6 +4,8 @@ import ast
 import errno
 import os
 import re
+import socket
+import ssl
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -140,6 +142,19 @@ ERRORS = [
 @pytest.mark.parametrize(("number", "said"), ERRORS)
 def test_an_error_of_the_system_is_told_in_our_words(number: int, said: str) -> None:
     assert told(OSError(number, os.strerror(number), "/a/file")) == said
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ssl.SSLCertVerificationError(1, "certificate verify failed"),
+        ssl.SSLEOFError(8, "EOF occurred"),
+        socket.gaierror(errno.EAGAIN, "Non-recoverable failure in name resolution"),
+    ],
+    ids=repr,
+)
+def test_a_number_of_a_library_is_none_of_the_system(error: OSError) -> None:
+    assert told(error) == error.strerror
 
 
 def test_an_error_that_has_no_number_keeps_its_words_on_one_line() -> None:
