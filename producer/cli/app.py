@@ -151,8 +151,8 @@ app.command(completion.ASK, hidden=True, context_settings={"ignore_unknown_optio
 )
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(context: typer.Context, asked: bool) -> None:
+    if asked and not context.resilient_parsing:  # nor for a proposal
         from nightshift.common.provenance import code_version
 
         typer.echo(f"nightshift {code_version()}")

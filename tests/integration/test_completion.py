@@ -198,6 +198,11 @@ def test_without_a_ledger_nothing_is_proposed_and_nothing_is_said(tmp_path: Path
             assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_a_flag_that_is_answered_at_once_answers_nothing_in_a_proposal() -> None:
+    found = lines(proposed("--", "--version", "cance"))
+    assert [line.partition("\t")[0] for line in found] == ["cancel"]
+
+
 def test_no_embedded_server_is_started_for_a_proposal(tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / "postgres").mkdir(parents=True)
