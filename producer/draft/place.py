@@ -1,11 +1,13 @@
 """Where a draft is written, and where its job would write: nothing that is there is touched."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.spec.parse import parse_yaml
+from nightshift.common.system_errors import told
 
 MOST_OUTPUTS = 100
 """How many names of output directories are tried."""
@@ -32,15 +34,20 @@ def free_output(name: str, source: str) -> str:
 
 
 def write_new(target: Path, text: str) -> JobSpec:
-    """Writes the text to a file that must not be there, and returns it as a spec; BadInput where it cannot."""
+    """Writes the text to a file that must not be there, and returns it as a spec; BadInput where it cannot.
+    A file that could be written in part is removed.
+    """
     spec = parse_spec(parse_yaml(text, str(target)), str(target))
     try:
-        with target.open("x", encoding="utf-8") as file:
-            file.write(text)
+        with ExitStack() as undo:
+            with target.open("x", encoding="utf-8") as file:
+                undo.callback(target.unlink)
+                file.write(text)
+            undo.pop_all()
     except FileExistsError as error:
         raise BadInput(f"{target} is there already: name another file with --to") from error
     except OSError as error:
-        raise BadInput(f"{target} cannot be written: {error.strerror}") from error
+        raise BadInput(f"{target} cannot be written: {told(error)}") from error
     return spec
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import resource
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -148,6 +149,22 @@ def test_a_file_that_is_there_stays_as_it_is() -> None:
         )
     assert Path("job.yaml").read_text() == "mine"
     assert not Path("nowhere").exists()
+
+
+def test_a_draft_that_a_full_disk_cuts_off_is_not_left_there() -> None:
+    source = made("reviews.parquet")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        result = nightshift("init", source)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert result.exit_code == 2
+    assert result.stderr.startswith(
+        "nightshift: job.yaml cannot be written: the file is larger than"
+    )
+    assert not Path("job.yaml").exists()
+    assert nightshift("init", source).exit_code == 0
 
 
 def test_the_output_is_a_directory_that_is_not_there_and_not_in_the_input() -> None:
