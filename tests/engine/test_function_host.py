@@ -233,6 +233,36 @@ def test_a_host_stays_at_the_sigterm_that_a_batch_system_sends_to_all_processes(
     assert columns(outcomes_of(engine, [{"n": 1}])[0])["pid"] == pid
 
 
+def test_a_process_that_a_function_forks_ends_by_sigterm_wherever_it_is(
+    host: Host, tmp_path: Path
+) -> None:
+    """Also in code that is not Python's, and before its first line."""
+    (tmp_path / "forking.py").write_text(FORKING)
+    outcomes = outcomes_of(host("forking:f", None, tmp_path), [{"n": 0}])
+    assert columns(outcomes[0]) == {"default": True, "codes": [-15] * 20}
+
+
+FORKING = """
+import multiprocessing, signal, threading
+
+def f(rows):
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe()
+    def tell():
+        theirs.send(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+    teller = fork.Process(target=tell)
+    teller.start()
+    teller.join()
+    children = [fork.Process(target=threading.Event().wait) for _ in range(20)]
+    for child in children:
+        child.start()
+        child.terminate()
+    for child in children:
+        child.join(60)
+    return [{"default": ours.recv(), "codes": [child.exitcode for child in children]}]
+"""
+
+
 def test_a_closed_engine_ends_a_call_that_never_returns(host: Host) -> None:
     already = set(psutil.Process().children(recursive=True))
     engine = host("callables:obey")

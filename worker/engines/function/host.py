@@ -16,6 +16,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -184,16 +185,26 @@ def _said(error: BaseException) -> str:
 
 def _ignore_sigterm() -> None:
     """SIGTERM asks the worker, whose drain wants this process: batch systems such as Slurm send it to all of them
-    at once. A process that the function forks ends by it as ever.
+    at once. A process that the function forks ends by it as ever, wherever it is at: `multiprocessing` ends pools so.
     """
-    own = os.getpid()
+    masks = threading.local()
 
-    def handle(number: int, _: object) -> None:
-        if os.getpid() != own:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
+    def stay(_number: int, _frame: object) -> None: ...
 
-    signal.signal(signal.SIGTERM, handle)
+    def block() -> None:
+        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
+
+    def become_child() -> None:
+        if signal.getsignal(signal.SIGTERM) is stay:  # and not a handler of the function
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        unblock()
+
+    signal.signal(signal.SIGTERM, stay)
+    # Python forgets what a child receives before its hooks run, so SIGTERM waits until then.
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=become_child)
 
 
 def main() -> None:
