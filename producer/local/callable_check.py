@@ -7,13 +7,16 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from typing import Self
+from typing import Any, Self
 
 from nightshift.common.errors import BadInput, Retryable
 from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.settings import Settings, function_environment
 from nightshift.common.spec import FunctionEngineSpec
 from nightshift.producer.local import import_callable
+
+START_SECONDS = 30.0
+"""So long may the process take to start, with imports of its own."""
 
 END_SECONDS = 5.0
 """A process whose connection ended has so long to say how it ended."""
@@ -26,8 +29,8 @@ MOST_BYTES = 65_536
 
 
 class CallableCheck:
-    """An import that is under way; `seconds` count from the start. Leaving the context ends the process, with what
-    it started.
+    """An import that is under way; `seconds` count from its beginning, once the process has started. Leaving the
+    context ends the process, with what it started.
     """
 
     def __init__(self, engine: FunctionEngineSpec, settings: Settings, seconds: float) -> None:
@@ -55,7 +58,8 @@ class CallableCheck:
         with suppress(OSError):
             self._end.sendall(json.dumps(setup).encode() + b"\n")
         self._seconds = seconds
-        self._until = time.monotonic() + seconds
+        self._until = time.monotonic() + START_SECONDS
+        self._said = b""
 
     def __enter__(self) -> Self:
         return self
@@ -69,25 +73,41 @@ class CallableCheck:
         """Waits for the import. Returns a remark where it takes too long, None where nothing is wrong; BadInput says
         what is.
         """
-        said = b""
-        while not said.endswith(b"\n"):
-            self._end.settimeout(max(MOMENT, self._until - time.monotonic()))
+        try:
+            began: float = self._line(self._until)["began"]
+        except TimeoutError:
+            return (
+                f"{self._module} was not checked, since Python took more than {START_SECONDS:g} s to start: the worker "
+                "imports the module again"
+            )
+        try:
+            problem: str | None = self._line(began + self._seconds)["problem"]
+        except TimeoutError:
+            return (
+                f"{self._module} took more than {self._seconds:g} s to import and was not checked: the worker "
+                "imports the module again"
+            )
+        if problem is not None:
+            raise BadInput(f"engine.callable: {problem}")
+        return None
+
+    def _line(self, until: float) -> Any:
+        """The next object that the process writes. TimeoutError where none is there at `until`, BadInput where the
+        process has ended.
+        """
+        while b"\n" not in self._said:
+            self._end.settimeout(max(MOMENT, until - time.monotonic()))
             try:
                 piece = self._end.recv(MOST_BYTES)
             except TimeoutError:
-                return (
-                    f"{self._module} took more than {self._seconds:g} s to import and was not checked: the worker "
-                    "imports the module again"
-                )
+                raise
             except OSError:
                 piece = b""
             if not piece:
                 raise BadInput(f"engine.callable: {self._ended()}")
-            said += piece
-        problem: str | None = json.loads(said)["problem"]
-        if problem is not None:
-            raise BadInput(f"engine.callable: {problem}")
-        return None
+            self._said += piece
+        line, _, self._said = self._said.partition(b"\n")
+        return json.loads(line)
 
     def _ended(self) -> str:
         how = "without a word"

@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -135,10 +136,13 @@ def _hint(near: Sequence[str]) -> str:
 
 
 def main() -> None:
-    """Reads the setup from the socket, and writes the problem, or null."""
+    """Reads the setup from the socket, and writes the moment at which the import begins, by the clock that all
+    processes of the machine share, then the problem, or null.
+    """
     (end := socket.socket(fileno=int(sys.argv[1]))).set_inheritable(False)
     setup = json.loads(end.makefile("rb").readline())
     pa.array([0])  # imports pandas, where pandas is there
+    end.sendall(json.dumps({"began": time.monotonic()}).encode() + b"\n")
     said = problem(setup["callable"], setup["args"], setup["folders"])
     end.sendall(json.dumps({"problem": said}).encode() + b"\n")
     os._exit(
