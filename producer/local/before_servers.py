@@ -51,12 +51,13 @@ def check_before_servers(spec: JobSpec, settings: Settings, *, adopt: bool = Fal
         from nightshift.producer.connect import has_ledger
         from nightshift.producer.submit import before
 
-        files = before.check_before(spec, settings, has_ledger=has_ledger(settings), adopt=adopt)
+        has = has_ledger(settings)
+        files = before.check_before(spec, settings, has_ledger=has, adopt=adopt)
         if files.is_completed:
             return None  # its output is the answer, and nothing is loaded
         if isinstance(engine, VllmEngineSpec | TransformersEngineSpec):
             refuse_no_model(engine)
-        if (depth := _depth(spec, files)) is not None:
+        if (depth := _depth(spec, files, is_known=has and files.has_owner)) is not None:
             before.look_at_input(spec, settings, depth)
         return None if module is None else module.result()
 
@@ -71,19 +72,21 @@ def _imported(spec: JobSpec, settings: Settings) -> Iterator[CallableCheck | Non
         yield check
 
 
-def _depth(spec: JobSpec, found: "Found") -> "Depth | None":
-    """How the input is looked at; None where it is not."""
+def _depth(spec: JobSpec, found: "Found", *, is_known: bool) -> "Depth | None":
+    """How the input is looked at; None where it is not. A ledger may have the job of the output directory, which
+    `is_known` then: files may have come that it does not take, or takes by its watch or an append.
+    """
     from nightshift.producer.submit.before import Depth
 
     is_far = spec.input.table is not None or not all(map(storage.is_local, spec.input.uris))
-    # Files may have come that a job takes by its watch, and that no new job would take.
-    is_watched = found.has_owner and spec.input.watch is not None
-    if is_far or is_watched or len(found.files) > MOST_FILES:
+    if is_far or len(found.files) > MOST_FILES:
         return None
     if sum(file.size for file in found.files) <= MOST_BYTES:
-        return Depth.IDS
+        return Depth.NAMES if is_known else Depth.IDS
     has_footers = all(file.uri.endswith(".parquet") for file in found.files)
-    return Depth.COLUMNS if has_footers and spec.input.where is None else None
+    if not has_footers or spec.input.where is not None:
+        return None
+    return Depth.NAMES if is_known else Depth.COLUMNS
 
 
 def refuse_no_model(engine: VllmEngineSpec | TransformersEngineSpec) -> None:

@@ -26,13 +26,28 @@ MANIFEST_BYTES = 64 * 2**20
 
 
 class Depth(Enum):
-    """How closely an input is looked at: its columns, or the values of the id column, too."""
+    """How closely an input is looked at: the names of its columns, as far as its files can be read; its columns; or
+    the values of the id column, too.
+    """
 
+    NAMES = auto()
     COLUMNS = auto()
     IDS = auto()
 
 
+def _check_names(looked_at: Intake) -> None:
+    """The columns that the spec names are there. Files that cannot be read are no mistake here: the job may never
+    take them, and further files only add names.
+    """
+    try:
+        intake.plan_files(looked_at)
+    except BadInput:
+        return
+    checks.check_columns(looked_at.spec, looked_at.plan.schema)
+
+
 LOOKS: Mapping[Depth, Sequence[Callable[[Intake], None]]] = {
+    Depth.NAMES: (intake.resolve, intake.list_files, _check_names),
     Depth.COLUMNS: (
         intake.resolve,
         intake.list_files,

@@ -5,15 +5,18 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from nightshift.common.errors import BadInput
-from nightshift.common.settings import Settings
-from nightshift.common.spec import FunctionEngineSpec
+from nightshift.common.formats import part_names
+from nightshift.common.formats.owner_marker import Owner
+from nightshift.common.settings import Settings, load_settings
+from nightshift.common.spec import FunctionEngineSpec, parse_spec
 from nightshift.producer.cli.app import app
-from nightshift.producer.local import before_servers
+from nightshift.producer.local import before_servers, callable_check, import_callable
 from nightshift.producer.local.callable_check import CallableCheck
 from tests.support.fleet import Fleet
 
@@ -139,6 +142,12 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} - {"__pycache__"}
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine starts a process as slowly as it must."""
+    monkeypatch.setattr(callable_check, "START_SECONDS", 600.0)
+
+
 @pytest.fixture
 def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -186,6 +195,44 @@ def test_a_job_of_the_folder_is_checked_before_its_ledger_starts(at_home: Path) 
     assert [path.name for path in (at_home / ".nightshift").rglob("*")] == ["postgres"]
 
 
+def checked(where: str = "rules:length", **output: Any) -> str | None:
+    """What the look before any server says of a job over the folder `data`."""
+    given = {
+        "name": "x",
+        "input": {"uri": "data", "id": "id", "unique_id": True},
+        "task": {"kind": "function"},
+        "engine": {"backend": "function", "callable": where},
+        "output": {"uri": "out", **output},
+    }
+    return before_servers.check_before_servers(parse_spec(given, "x.yaml"), load_settings())
+
+
+@pytest.mark.parametrize("more", ['{"id": 1, "te', '{"id": 1, "text": "again"}\n'])
+def test_files_that_came_since_are_no_mistake_of_a_known_job(at_home: Path, more: str) -> None:
+    """The same command continues the job, and never takes them."""
+    line = '{"id": 1, "text": "a"}\n'
+    furnish(at_home, Mistake((), (), (("data/a.jsonl", line), ("data/b.jsonl", more))))
+    with pytest.raises(BadInput):
+        checked()
+    (at_home / ".nightshift" / "postgres").mkdir(parents=True)
+    with pytest.raises(BadInput):
+        checked()
+    (at_home / "out").mkdir()
+    (at_home / "out" / part_names.OWNER).write_bytes(Owner("a ledger", "a job").encoded())
+    assert checked() is None
+
+
+def test_the_mended_command_of_a_known_job_is_checked(at_home: Path) -> None:
+    furnish(at_home, Mistake((), (), (("data/a.jsonl", '{"id": 1, "text": "a"}\n'),)))
+    (at_home / ".nightshift" / "postgres").mkdir(parents=True)
+    (at_home / "out").mkdir()
+    (at_home / "out" / part_names.OWNER).write_bytes(Owner("a ledger", "a job").encoded())
+    with pytest.raises(BadInput, match="did you mean 'text'"):
+        checked(columns=["txet"])
+    with pytest.raises(BadInput, match="did you mean rules:length"):
+        checked("rules:lenght")
+
+
 def test_submit_and_serve_never_import_the_code_of_users(
     at_home: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +265,18 @@ def test_a_module_that_is_slow_to_import_is_a_remark_and_its_process_ends(tmp_pa
     remark = check(tmp_path, "slow:f", 0.0)
     assert remark is not None
     assert remark.startswith("slow took more than 0 s to import")
+
+
+def test_the_start_of_a_process_is_no_slow_import_of_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = tmp_path / "never.py"
+    never.write_text("import threading\nthreading.Event().wait()\n")
+    monkeypatch.setattr(import_callable, "__file__", str(never))
+    monkeypatch.setattr(callable_check, "START_SECONDS", 0.0)
+    remark = check(tmp_path, "fine:f", 0.0)
+    assert remark is not None
+    assert remark.startswith("fine was not checked, since Python took more than 0 s to start")
 
 
 @pytest.mark.parametrize(
