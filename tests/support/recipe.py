@@ -63,6 +63,23 @@ def blocks(page: str) -> Iterator[Block]:
             yield Block(language, title.group(1) if title else "", token.content)
 
 
+def told_above(page: str) -> Iterator[tuple[str, str]]:
+    """What a block with a title is (the name of a file, "terminal", "again", "notebook", "not run"), and the
+    paragraph above the block, "" where another block stands there.
+    """
+    lines = page.splitlines()
+    end = 0
+    for token in MarkdownIt().parse(page):
+        if token.type != "fence" or token.map is None:
+            continue
+        above = "\n".join(lines[end : token.map[0]]).strip().rpartition("\n\n")[2]
+        end = token.map[1]
+        if title := re.search(r'title="([^"]*)"', token.info):
+            kinds = {BACKGROUND: "terminal", AGAIN: "again", CELL: "notebook", NOT_RUN: "not run"}
+            found = [word for begin, word in kinds.items() if title[1].startswith(begin)]
+            yield (found or [title[1]])[0], above
+
+
 class Recipe(Example):
     """A page and a folder in which it is followed. `stand_ins` are what the page needs and a test has not,
     and what stands there in its place; the page has to say so.
