@@ -11,7 +11,10 @@ folder that it changes to, hold for the blocks below. The title of a block says 
 - `python` whose title is CELL: a cell of one notebook, whose output is what it printed and its last value.
 - any block whose title begins with NOT_RUN: is left out. The rest of the title is the reason.
 - `text` below a block of `sh` or a cell: lines that the block printed, in this order. A line of `…` stands for any
-  lines, and `…` within a line for any characters. Numbers and times may be others.
+  lines, and `…` within a line for any characters. Counts of rows are the same (COUNTS); other numbers may be
+  others.
+
+The host of the repository shows no titles: what stands above a block says the same (`told_above`).
 """
 
 import os
@@ -35,6 +38,13 @@ BACKGROUND = "in another terminal"
 CELL = "in a notebook"
 AGAIN = "again, until it shows this"
 NOT_RUN = "not run here: "
+COUNTS = re.compile(r"^(rows|ok)\b|\brows in\b|\bresults in\b|\bin all:|done, |failed")
+"""A line of which the numbers are counts of rows."""
+NUMBER = r"\d+(?:[.,:]\d+)*"
+NO_COUNT = re.compile(
+    rf"(?<=\bjob ){NUMBER}|{NUMBER}(?= ?(?:%|(?:ms|s|min|h|rows/s|[kMGT]i?B)\b))|\b\d+(?::\d+)+\b"
+)
+"""What is no count in such a line: a job's number, a time, a rate, a size."""
 SECONDS = 900
 """How long one block may take, on a machine with much else to do."""
 
@@ -254,7 +264,10 @@ def assert_shows(printed: str, page: str) -> None:
 
 
 def _plain(line: str) -> str:
-    """A line without what may be another one: numbers are #, rules and spaces are one each."""
+    """A line without what may be another one: numbers that count no rows are #, rules and spaces are one each."""
     line = re.sub(r"[─━]+", "─", line)
-    line = re.sub(r"\d+([.,:]\d+)*", "#", line)
-    return " ".join(line.split())
+    line = " ".join(line.split())
+    if COUNTS.search(line):
+        return NO_COUNT.sub("#", line)
+    rows = r" rows?\b(?!/)"
+    return re.sub(rf"{NUMBER}({rows})?", lambda found: found[0] if found[1] else "#", line)
