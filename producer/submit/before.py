@@ -86,6 +86,7 @@ def check_before(spec: JobSpec, settings: Settings, *, has_ledger: bool, adopt: 
     storage.check_roots([*spec.input.places, output], settings.allowed_roots)
     for check in wings.offered("check_spec"):
         check(spec, settings)
+    checks.check_declared_types(spec)
     files: list[FileInfo] = []
     with within_roots(settings):
         if spec.input.table is None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import output_schema, part_names
+from nightshift.common.formats.arrow_types import arrow_type
 from nightshift.common.formats.parquet.column_types import written_schema
 from nightshift.common.formats.table_types import TITLES, NoTableType
 from nightshift.common.spec import GenerateTask, JobSpec, finish_by
@@ -220,6 +221,7 @@ def check_table_types(spec: JobSpec, inputs: pa.Schema) -> None:
 
 def check_schema(spec: JobSpec, schema: pa.Schema) -> None:
     """BadInput for columns that are not there, or hold what the task or the output cannot take."""
+    check_declared_types(spec)
     check_columns(spec, schema)
     check_images(spec, schema)
     check_types(spec, schema)
@@ -231,6 +233,15 @@ def with_late_texts(spec: JobSpec, plan: Plan) -> pa.Schema:
     formats = {file.format for file in plan.files}
     chats = spec.task.messages_column if isinstance(spec.task, GenerateTask) else None
     return schema_merge.with_late_texts(plan.schema, spec.passed_columns, formats, chats)
+
+
+def check_declared_types(spec: JobSpec) -> None:
+    """BadInput for a type of output.schema that does not exist; no look at the input is needed."""
+    for name, alias in (spec.output.output_schema or {}).items():
+        try:
+            arrow_type(alias)
+        except ValueError as error:
+            raise BadInput(f"output.schema: the column {name!r}: {error}") from error
 
 
 def fixed_output_schema(spec: JobSpec, inputs: pa.Schema) -> bytes | None:

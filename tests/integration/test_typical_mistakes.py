@@ -47,6 +47,13 @@ engine: {backend: vllm, model: org/model}
 output: {uri: out}
 """
 
+TYPED = """name: x
+input: {uri: in.jsonl, id: id}
+task: {kind: function}
+engine: {backend: function, callable: "rules:length"}
+output: {uri: out, schema: {n: integer}}
+"""
+
 FUNCTION = ("in.jsonl", "--id", "id", "--out", "out", "--callable")
 MODEL = ("in.jsonl", "--id", "id", "--out", "out", "--prompt", "Sum up {{ text }}", "--model")
 PLAIN = (*FUNCTION, "rules:length")
@@ -105,6 +112,7 @@ MISTAKES = {
     "a tab in the spec": Mistake(FILE, ("job.yaml",), changed("name: x\n", "name: x\nlimits:\n\tbudget: 1\n")),
     "a template without quotes": Mistake(FILE, ("job.yaml",), changed('"Sum up {{ text }}"', "{{ text }}")),
     "no such backend": Mistake(FILE, ("vlm", "vllm"), changed("vllm", "vlm")),
+    "no type of a column": Mistake(FILE, ("output.schema", "'n'", "write int64"), (("job.yaml", TYPED),)),
     "a word for a number": Mistake(FILE, ("batch.rows",), changed("engine:", "batch: {rows: many}\nengine:")),
     "no folder of a model": Mistake((*MODEL, "./models/q"), ("./models/q", "not a folder")),
     "no absolute folder of a model": Mistake((*MODEL, "/nowhere/q"), ("/nowhere/q", "not a folder")),
