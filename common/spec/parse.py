@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
@@ -29,6 +30,9 @@ SPEC_VALUES = 200_000
 
 SPEC_DEPTH = 100
 """Deepest nesting of a spec."""
+
+MERGE = "tag:yaml.org,2002:merge"
+"""What YAML calls the key << (yaml.org/type/merge.html)."""
 
 TAGS = frozenset({kind for engine in EngineSection.__subclasses__() for kind in engine.tasks}) | {
     "vllm",
@@ -163,4 +167,25 @@ def _parsed(text: str, source: str) -> object:
                 f"{source}: more than {SPEC_VALUES:,} values or {SPEC_DEPTH} levels with every "
                 "alias written out, this is no job spec"
             )
-    return yaml.safe_load(text)
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping, of which PyYAML would keep the last. Merge keys may repeat what
+    they merge, since each mapping is looked at as it is written.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == MERGE:
+                continue
+            if (key.tag, key.value) in seen:
+                raise yaml_errors.repeated(key)
+            seen.add((key.tag, key.value))
+        return node

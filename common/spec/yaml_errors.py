@@ -8,7 +8,11 @@ QUOTE = "put the value in quotes"
 
 TEMPLATE = 'put a template in quotes, as in prompt: "{{ text }}"'
 
+SHOWN_CHARACTERS = 40
+"""Of a key that stands twice."""
+
 ADVICE = (
+    (r"the key (.*?) stands twice", "the key {0} stands twice: remove one of the two"),
     (
         r"mapping values are not allowed",
         f"a colon with a space behind it stands inside a value, or the line "
@@ -47,6 +51,14 @@ ADVICE = (
 
 BEGINS = r"could not find expected ':'|unexpected end of stream|expected ',' or"
 """Errors that are met behind the line to mend, which is where the value begins."""
+
+
+def repeated(key: yaml.ScalarNode) -> yaml.YAMLError:
+    """The error for a key that its mapping has already; `said` gives its line."""
+    shown = repr(key.value[:SHOWN_CHARACTERS])
+    return yaml.MarkedYAMLError(
+        problem=f"the key {shown} stands twice", problem_mark=key.start_mark
+    )
 
 
 def said(error: Exception, text: str) -> str:

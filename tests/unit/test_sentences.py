@@ -115,6 +115,8 @@ YAML = {
     "a: 2026-99-99\n": "a value looks like a date or a number and is none",
     "a: \x01\n": "line 1: a control character stands there",
     "? [a]\n: b\n": "line 1: a key is no text",
+    "a: 1\nb: 2\na: 3\n": "line 3: the key 'a' stands twice: remove one of the two",
+    "a:\n  - {b: 1, 'b': 2}\n": "line 2: the key 'b' stands twice",
 }
 
 
@@ -126,6 +128,14 @@ def test_yaml_that_cannot_be_read_is_told_with_its_line_and_what_to_do(
         parse_yaml(text, "s.yaml")
     assert str(caught.value).startswith(f"s.yaml: no valid YAML, {said}")
     assert not FOREIGN.search(str(caught.value))
+
+
+def test_a_key_of_a_merged_mapping_may_be_written_again() -> None:
+    text = "a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, y: 4}\nd: {<<: [*a, *b]}\n"
+    found = parse_yaml(text, "s.yaml")
+    assert isinstance(found, dict)
+    assert found["c"] == {"x": 3, "y": 4}
+    assert found["d"] == {"x": 1, "y": 2}
 
 
 ERRORS = [
