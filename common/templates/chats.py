@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from nightshift.common import json_errors
+
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 EMPTY_OF = ("assistant",)
@@ -80,6 +82,8 @@ def _tool_call(place: str, value: Any) -> dict[str, Any]:
 def _json(text: str, what: str) -> Any:
     try:
         return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{what} no JSON ({json_errors.said(error)})") from error
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{what} no JSON ({error})") from error
 

@@ -101,6 +101,14 @@ class OneSentence(TyperGroup):
         """Runs the command; Ctrl-C ends it without a message."""
         try:
             return super().invoke(ctx)
+        except typer.BadParameter as error:
+            from pydantic import ValidationError
+
+            from nightshift.common.validation import first_mistake
+
+            if isinstance(error.__cause__, ValidationError):
+                error.message = first_mistake(error.__cause__)[1]
+            raise
         except KeyboardInterrupt as error:
             raise typer.Exit(ExitCode.INTERRUPTED) from error
         except NightshiftError as error:

@@ -126,13 +126,19 @@ def _engine_args(given: list[str]) -> dict[str, Any]:
 
 
 def _json_file(path: Path) -> Any:
+    from nightshift.common import json_errors
     from nightshift.common.spec.parse import read_text
 
     text = read_text(path, "JSON schema")
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"--schema {path}: no valid JSON ({error})") from error
+    except json.JSONDecodeError as error:
+        why = json_errors.said(error, has_lines=True)
+        raise BadInput(f"--schema {path}: no valid JSON: {why}") from error
+    except RecursionError as error:
+        raise BadInput(f"--schema {path}: nested too deeply") from error
+    except ValueError as error:
+        raise BadInput(f"--schema {path}: a number has too many digits") from error
 
 
 def _grammar_file(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 import ast
 import errno
+import json
 import os
 import re
 import socket
@@ -13,9 +14,12 @@ from typing import Any, get_args
 
 import pytest
 from pydantic_core.core_schema import ErrorType
+from typer.testing import CliRunner
 
+from nightshift.common import json_errors
 from nightshift.common.errors import BadInput
 from nightshift.common.formats.arrow_types import arrow_type
+from nightshift.common.formats.jsonl.lines import parse_line
 from nightshift.common.formats.source_files import lines_of
 from nightshift.common.settings import Settings
 from nightshift.common.spec import load_spec, parse_spec
@@ -23,6 +27,7 @@ from nightshift.common.spec.parse import parse_yaml
 from nightshift.common.system_errors import told
 from nightshift.common.text import counted, counted_batches, left_out_rows, marked_rows
 from nightshift.common.validation import PHRASES, phrase
+from nightshift.producer.cli.app import app
 from nightshift.producer.submit.submit import survey
 
 SPEC: dict[str, Any] = {
@@ -136,6 +141,57 @@ def test_a_key_of_a_merged_mapping_may_be_written_again() -> None:
     assert isinstance(found, dict)
     assert found["c"] == {"x": 3, "y": 4}
     assert found["d"] == {"x": 1, "y": 2}
+
+
+JSON = {
+    '{"a": ': "a value is missing, or is no JSON (texts stand in double quotes) at the end",
+    "{a: 1}": "a key in double quotes is missing at line 1, column 2, where 'a' stands",
+    '{"a" 1}': "a colon is missing behind the key at line 1, column 6, where '1' stands",
+    '{"a": 1\n"b": 2}': "a comma or a closing bracket is missing at line 2, column 1, where '\"' stands",
+    "[1] x": "something stands behind the end of the value at line 1, column 5, where 'x' stands",
+    '"a\tb"': "a text holds a line end, a tab or another control character at line 1, column 3, where '\\t' stands",
+    r'"\q"': r"a backslash begins nothing that JSON has: write two at line 1, column 2, where '\\' stands",
+    r'"\u12"': r"\u needs four hexadecimal digits at line 1, column 3, where 'u' stands",
+    '["a': "a text has no closing quote at line 1, column 2, where '\"' stands",
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), JSON.items())
+def test_what_is_no_json_is_told_with_its_place_and_what_is_missing(
+    text: str, expected: str
+) -> None:
+    with pytest.raises(json.JSONDecodeError) as caught:
+        json.loads(text)
+    assert json_errors.said(caught.value, has_lines=True) == expected
+
+
+def test_a_broken_line_is_told_in_our_words() -> None:
+    with pytest.raises(ValueError, match=r"^no valid JSON: a key in double quotes is missing"):
+        parse_line(b"{a: 1}")
+
+
+def test_a_broken_json_schema_is_told_in_our_words(tmp_path: Path) -> None:
+    (schema := tmp_path / "s.json").write_text('{"a": 1,\n b: 2}')
+    typed = ["run", "in.jsonl", "--model", "m", "--prompt", "x", "--out", "o"]
+    found = CliRunner().invoke(app, [*typed, "--schema", str(schema)])
+    assert "a key in double quotes is missing at line 2, column 2" in found.stderr
+
+
+FLAGS = {
+    ("run", "in.jsonl", "--temperature", "hot"): "'--temperature': must be a number",
+    ("run", "in.jsonl", "--slots", "0"): "'--slots': must be at least 1",
+    ("run", "in.jsonl", "--slots", "two"): "'--slots': must be a whole number",
+    ("completion", "tcsh"): "'shell': 'tcsh' is not one of 'bash', 'zsh', 'fish'",
+}
+
+
+@pytest.mark.parametrize(("typed", "expected"), FLAGS.items())
+def test_a_value_of_a_flag_that_does_not_fit_is_told_in_our_words(
+    typed: tuple[str, ...], expected: str
+) -> None:
+    found = CliRunner().invoke(app, typed)
+    assert found.exit_code == 2
+    assert expected in found.stderr
 
 
 ERRORS = [

@@ -9,6 +9,7 @@ import json
 import re
 from typing import Any, BinaryIO
 
+from nightshift.common import json_errors
 from nightshift.common.text import map_leaves, whole_characters
 
 is_blank = bytes.isspace
@@ -52,7 +53,7 @@ def parse_line(line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ValueError(f"not valid UTF-8 at byte {error.start + 1}") from error
     except json.JSONDecodeError as error:
-        raise ValueError(f"no valid JSON, {error.msg} at column {error.colno}") from error
+        raise ValueError(f"no valid JSON: {json_errors.said(error)}") from error
     except RecursionError as error:
         raise ValueError(TOO_DEEP) from error
     except ValueError as error:
