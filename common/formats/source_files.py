@@ -78,6 +78,20 @@ def lines_of(uri: str, rows: str = ".[]") -> str:
     return f"{packed or f'{read} {shlex.quote(file)}'} > {shlex.quote(f'{name}.jsonl')}"
 
 
+def in_utf_8(uri: str) -> str:
+    """The command that makes UTF-8 of a text file in Latin-1, which is a guess. A file of a store stands in the command
+    with its name alone.
+    """
+    file = uri.rpartition("/")[2] if "://" in uri else uri
+    codec = compression(uri)
+    bare = PurePosixPath(file).with_suffix("") if codec else PurePosixPath(file)
+    name = shlex.quote(f"{bare.stem}-utf8{bare.suffix}")
+    make = "iconv -f latin1 -t utf8"
+    if codec:
+        return f"{UNPACKERS[codec]} {shlex.quote(file)} | {make} > {name}"
+    return f"{make} {shlex.quote(file)} > {name}"
+
+
 def compression(uri: str) -> str | None:
     """Arrow's name of the codec by the suffix; None for no compression."""
     return COMPRESSIONS.get(PurePosixPath(uri).suffix.lower())

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nightshift.common.formats.csv.records import OtherDelimiter, other_delimiter
 from nightshift.common.formats.values import to_list
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
@@ -47,20 +48,22 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The columns of an input, in `rows` of its rows, and how many rows could not be read."""
+    """The columns of an input, in `rows` of its rows, and how many rows could not be read; a `delimiter` of CSV that
+    is another than the one of its suffix.
+    """
 
     columns: list[Column]
     rows: int
     bad: int = 0
+    delimiter: str | None = None
 
 
 def look(uri: str, settings: Settings) -> Seen:
     """Looks at an input: a file, a folder, a pattern or a table. BadInput for what `submit` would refuse; nothing
     is written but copies in a folder that is gone afterwards.
     """
-    spec = _everything(uri)
     with copies_folder() as copies, within_roots(settings, copies):
-        spec, plan = survey(spec, settings, copies=copies)
+        spec, plan, delimiter = _surveyed(uri, settings, copies)
         tables, bad = [], 0
         for table, failed in _first(spec, plan):
             tables.append(table)
@@ -73,15 +76,28 @@ def look(uri: str, settings: Settings) -> Seen:
         else Column(field.name, str(field.type))
         for field in plan.schema
     ]
-    return Seen(columns, sample.num_rows, bad)
+    return Seen(columns, sample.num_rows, bad, delimiter)
 
 
-def _everything(uri: str) -> JobSpec:
+def _surveyed(uri: str, settings: Settings, copies: str) -> tuple[JobSpec, Plan, str | None]:
+    """A spec and its plan; CSV whose header seems to have another delimiter is read with that."""
+    try:
+        spec, plan = survey(_everything(uri), settings, copies=copies)
+        is_csv = {file.format for file in plan.files} == {"csv"}
+        delimiter = other_delimiter(plan.schema.names) if is_csv else None
+    except OtherDelimiter as error:
+        delimiter = error.delimiter
+    if delimiter is not None:
+        spec, plan = survey(_everything(uri, delimiter), settings, copies=copies)
+    return spec, plan, delimiter
+
+
+def _everything(uri: str, delimiter: str | None = None) -> JobSpec:
     """A spec that reads all columns of the first rows."""
     return parse_spec(
         {
             "name": "look",
-            "input": {"uri": uri, "limit": ROWS},
+            "input": {"uri": uri, "limit": ROWS, **({"delimiter": delimiter} if delimiter else {})},
             "task": {"kind": "function"},
             "engine": {"backend": "function", "callable": "nothing:runs"},
             "output": {"uri": "nowhere"},

@@ -1,5 +1,6 @@
 """The text of a draft: YAML with comments, whatever the columns and values of the input are called and hold. Pure."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -90,6 +91,9 @@ def _said(column: Column, rows: int) -> str:
 def _input(asked: Asked, seen: Seen) -> Iterator[str]:
     yield "input:"
     yield f"  uri: {scalar(asked.uri)}"
+    if seen.delimiter is not None:
+        yield f"  {GUESS} with the usual delimiter the header is the name of one column"
+        yield f"  delimiter: {json.dumps(seen.delimiter)}"
     found = guesses.id_columns(seen.columns)
     if not found:
         yield (

@@ -1,6 +1,7 @@
 """What is refused at submit: output directories, columns and types that would fail later."""
 
 import difflib
+import json
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -10,6 +11,7 @@ from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import output_schema, part_names
 from nightshift.common.formats.arrow_types import arrow_type
+from nightshift.common.formats.csv.records import other_delimiter
 from nightshift.common.formats.parquet.column_types import written_schema
 from nightshift.common.formats.table_types import TITLES, NoTableType
 from nightshift.common.spec import GenerateTask, JobSpec, finish_by
@@ -104,8 +106,16 @@ def check_columns(spec: JobSpec, schema: pa.Schema) -> None:
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise BadInput(
                 f"{place} names the column {name!r}{hint}, which the input does not have: it has "
-                f"{first_few(schema.names, 20)}"
+                f"{first_few(schema.names, 20)}{_delimiter_hint(spec, schema)}"
             )
+
+
+def _delimiter_hint(spec: JobSpec, schema: pa.Schema) -> str:
+    """What to write for CSV whose header was read as the name of one column."""
+    delimiter = other_delimiter(schema.names)
+    if delimiter is None or spec.input.format not in (None, "csv"):
+        return ""
+    return f"; where that is CSV, write input.delimiter: {json.dumps(delimiter)} in a spec"
 
 
 def _of_generate(task: GenerateTask) -> list[tuple[str, str]]:

@@ -91,6 +91,8 @@ MISTAKES = {
     "a workbook": Mistake(reads("a.xlsx"), ("save it as CSV",), (("a.xlsx", "PK"),)),
     "CSV without a header": Mistake(reads("a.csv"), ("input.id", "1, hi"), (("a.csv", "1,hi\n2,ho\n"),)),
     "CSV with a field too much": Mistake(reads("a.csv"), ("row 1",), (("a.csv", "id,text\n1,a,b\n"),)),
+    "CSV of semicolons": Mistake(reads("a.csv"), ('input.delimiter: ";"',), (("a.csv", "id;text\n1;a\n"),)),
+    "CSV of semicolons with commas": Mistake(reads("a.csv"), ('input.delimiter: ";"',), (("a.csv", "id;text\n1;a, b\n"),)),
     "another id": Mistake((*PLAIN, "--id", "idd"), ("'idd'", "did you mean 'id'")),
     "ids that repeat": Mistake(
         FILE,

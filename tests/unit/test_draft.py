@@ -368,3 +368,13 @@ def test_any_names_and_values_give_a_valid_spec(
         task = spec.task.model_copy(update={"prompt": prompt.replace(MARK, "Do")})
         filled = spec.model_copy(update={"task": task})
         survey(filled, load_settings(), copies=str(Path(folder) / "copies"))
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_csv_of_another_delimiter_gets_it_in_the_draft(delimiter: str) -> None:
+    lines = [["id", "text"], ["1", "a, b"], ["2", "c"]]
+    Path("in.csv").write_text("".join(f"{delimiter.join(line)}\n" for line in lines))
+    assert nightshift("init", "in.csv").exit_code == 0
+    spec = load_spec(Path("job.yaml"))
+    assert (spec.input.delimiter, spec.input.id) == (delimiter, "id")
+    assert "{{ text }}" in Path("job.yaml").read_text()

@@ -5,6 +5,8 @@ record with too many or too few fields becomes a row that says so. Among the fir
 refused, since the file is then most likely another kind of CSV.
 """
 
+import json
+import re
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +36,22 @@ MOST_WRONG = 10**6
 them before.
 """
 
+NOT_UTF_8 = re.compile(r"Row #(\d+):.*invalid UTF8")
+"""What Arrow says of a text that is no UTF-8; the error has no type of its own."""
+
+OTHER_DELIMITERS = ";\t|"
+
+
+class OtherDelimiter(BadInput):
+    """Records do not fit to a header that seems to have this delimiter."""
+
+    def __init__(self, place: str, delimiter: str) -> None:
+        super().__init__(
+            f"{place}: correct it, or write input.delimiter: {json.dumps(delimiter)} in a spec"
+        )
+        self.delimiter = delimiter
+
+
 WrongRecords = deque[tuple[int, str]]
 """Records of the wrong width: their place among the rows, and what is wrong with them."""
 
@@ -45,6 +63,13 @@ def delimiter_of(uri: str, declared: str | None) -> str:
     path = PurePosixPath(uri)
     bare = path.with_suffix("") if source_files.compression(uri) else path
     return "\t" if bare.suffix.lower() == ".tsv" else ","
+
+
+def other_delimiter(names: Sequence[str]) -> str | None:
+    """The delimiter that a header seems to have, all of whose names were read as the name of one column."""
+    if len(names) != 1:
+        return None
+    return next((each for each in OTHER_DELIMITERS if each in names[0]), None)
 
 
 def header(uri: str, head: bytes, delimiter: str) -> list[str]:
@@ -60,7 +85,7 @@ def header(uri: str, head: bytes, delimiter: str) -> list[str]:
             f"{uri}: its header has no end: it opens a quote that nothing closes"
         ) from error
     except UnicodeDecodeError as error:
-        raise BadInput(f"{uri}: its header is not UTF-8: {TO_UTF_8}") from error
+        raise BadInput(f"{uri}: its header is not UTF-8: {_to_utf_8(uri)}") from error
     if "" in names:
         raise BadInput(
             f"{uri}: column {names.index('') + 1} of its header has no name: give it one"
@@ -72,7 +97,8 @@ def header(uri: str, head: bytes, delimiter: str) -> list[str]:
     return names
 
 
-TO_UTF_8 = "convert it, for example with `iconv -f latin1 -t utf-8`"
+def _to_utf_8(uri: str) -> str:
+    return f"convert it, as with `{source_files.in_utf_8(uri)}` (that it is Latin-1 is a guess)"
 
 
 class _WithLastRecord:
@@ -147,7 +173,11 @@ def batches(
             at += rows.num_rows
             yield rows
     except pa.ArrowInvalid as error:
-        _refuse_wrong_records(uri, wrong.records)
+        _refuse_wrong_records(uri, names, wrong.records)
+        if found := NOT_UTF_8.search(str(error)):
+            # The header is record 1.
+            place = f"{uri} row {int(found[1]) - 1}"
+            raise BadInput(f"{place}: not UTF-8: {_to_utf_8(uri)}") from error
         if "straddl" in str(error):
             raise pa.ArrowInvalid(
                 f"{error}; it is after row {at}, maybe of an open quote"
@@ -171,11 +201,13 @@ def _reader(
     return csv.open_csv(stream, read, parse, csv.ConvertOptions(**convert))
 
 
-def _refuse_wrong_records(uri: str, records: WrongRecords) -> None:
+def _refuse_wrong_records(uri: str, names: Sequence[str], records: WrongRecords) -> None:
     if not records:
         return
     at, why = records[0]
     if at < HEAD_RECORDS:
+        if (delimiter := other_delimiter(names)) is not None:
+            raise OtherDelimiter(f"{uri} row {at + 1}: {why}", delimiter)
         raise BadInput(f"{uri} row {at + 1}: {why}: correct it, or set input.delimiter")
     if len(records) > MOST_WRONG:
         raise BadInput(
