@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -20,6 +21,9 @@ from nightshift.common.storage import FileInfo
 from nightshift.common.text import first_few
 from nightshift.producer.submit.planning import schema_merge
 from nightshift.producer.submit.planning.planner import Plan
+
+SINGLE_BRACES = re.compile(r"(?<!\{)\{\s*([^{}]*[^{}\s])\s*\}(?!\})")
+"""What stands in single braces, as in `str.format` of Python."""
 
 
 def check_output(
@@ -108,6 +112,20 @@ def check_columns(spec: JobSpec, schema: pa.Schema) -> None:
                 f"{place} names the column {name!r}{hint}, which the input does not have: it has "
                 f"{first_few(schema.names, 20)}{_delimiter_hint(spec, schema)}"
             )
+
+
+def check_braces(spec: JobSpec, schema: pa.Schema) -> None:
+    """BadInput for templates that name no column, and have one of the input in single braces: every row would get the
+    same prompt.
+    """
+    if spec.task.columns:
+        return
+    for template in spec.task.templates:
+        for name in SINGLE_BRACES.findall(template):
+            if name in schema.names:
+                raise BadInput(
+                    f"the template has {{{name}}} in single braces, so every row gets the same prompt: write {{{{ {name} }}}}"
+                )
 
 
 def _delimiter_hint(spec: JobSpec, schema: pa.Schema) -> str:
@@ -233,6 +251,7 @@ def check_schema(spec: JobSpec, schema: pa.Schema) -> None:
     """BadInput for columns that are not there, or hold what the task or the output cannot take."""
     check_declared_types(spec)
     check_columns(spec, schema)
+    check_braces(spec, schema)
     check_images(spec, schema)
     check_types(spec, schema)
     check_jsonl(spec, schema)

@@ -100,6 +100,7 @@ MISTAKES = {
         (*changed("id: id}", "id: id, unique_id: true}"), ("in.jsonl", '{"id": 1, "text": "a"}\n' * 2)),
     ),
     "another column in the prompt": Mistake((*NAMED, "--prompt", "Sum {{ txet }}"), ("did you mean 'text'",)),
+    "single braces": Mistake((*NAMED, "--prompt", "Say { text}"), ("{text} in single braces", "write {{ text }}")),
     "another column in the output": Mistake(FILE, ("'titel'",), changed("{uri: out}", "{uri: out, columns: [titel]}")),
     "a prompt that does not parse": Mistake((*NAMED, "--prompt", "Sum {{ text }"), ("template",)),
     "another column in a condition": Mistake((*PLAIN, "--where", "idd > 1"), ("did you mean 'id'",)),

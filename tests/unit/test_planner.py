@@ -23,7 +23,7 @@ from nightshift.common.formats.parquet.plan import cut_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import InputSpec, parse_spec
 from nightshift.common.spec.sections import BATCH_BYTES
-from nightshift.producer.submit.checks import check_columns
+from nightshift.producer.submit.checks import check_columns, check_schema
 from nightshift.producer.submit.planning import planner
 from nightshift.producer.submit.planning.planner import Plan
 
@@ -272,6 +272,20 @@ def test_a_column_that_the_data_lacks_is_bad_input_with_what_there_is(spec, said
     with pytest.raises(BadInput, match=said.replace("?", r"\?")) as caught:
         check_columns(spec, SCHEMA)
     assert "it has review_id, text, meta" in str(caught.value)
+
+
+@pytest.mark.parametrize("prompt", ["Say {text}", "Say {{ '{' }}{ meta }", "a {x} {text}"])
+def test_a_column_in_single_braces_is_refused_where_no_other_column_is_named(prompt):
+    with pytest.raises(BadInput, match="single braces"):
+        check_schema(generate(prompt), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["Say something", "Write {name}", "{{ text }} as {meta}", '{"text": 1}', "{# text #}x"],
+)
+def test_other_braces_stay_as_they_are(prompt):
+    check_schema(generate(prompt), SCHEMA)
 
 
 def test_source_files_say_what_they_were_when_planned(tmp_path):
