@@ -15,7 +15,7 @@ def places(spec: JobSpec) -> list[str]:
     found = []
     if not isinstance(spec.engine, FunctionEngineSpec) and spec.engine.model == MARK:
         found.append("engine.model")
-    if any(template.startswith(MARK) for template in spec.task.templates):
+    if any(MARK in template for template in spec.task.templates):
         found.append("task.prompt")
     return found
 

@@ -23,6 +23,7 @@ from nightshift.common.spec import load_spec
 from nightshift.producer.cli.app import app
 from nightshift.producer.cli.flags import Flags
 from nightshift.producer.cli.job_spec import job_spec
+from nightshift.producer.draft import to_fill_in
 from nightshift.producer.draft.guesses import id_columns, in_template, text_column
 from nightshift.producer.draft.look import Column, look
 from nightshift.producer.draft.to_fill_in import MARK
@@ -378,3 +379,8 @@ def test_csv_of_another_delimiter_gets_it_in_the_draft(delimiter: str) -> None:
     spec = load_spec(Path("job.yaml"))
     assert (spec.input.delimiter, spec.input.id) == (delimiter, "id")
     assert "{{ text }}" in Path("job.yaml").read_text()
+
+
+def test_the_mark_is_seen_behind_the_beginning_of_a_prompt_too() -> None:
+    spec = job_spec("in.csv", Flags(model="m", prompt=f"Please {MARK} the task", out="o"))
+    assert to_fill_in.places(spec) == ["task.prompt"]
