@@ -10,6 +10,9 @@ from nightshift.producer.draft.look import Column
 NAME_CHARACTERS = 200
 """Longest name of a column that a draft uses."""
 
+ID_CHARACTERS = 40
+"""Texts that name a row are not longer, in the mean."""
+
 LIKE_ID = re.compile(r"(?:^|[\W_])(?:id|key|uuid|guid|pk|sku)$", re.IGNORECASE)
 CAMEL_ID = re.compile(r"[a-z](?:Id|ID|Key)$")
 
@@ -38,6 +41,15 @@ def id_columns(columns: Sequence[Column]) -> list[str]:
         if column.differs and not column.nulls and _like_id(column.name) and _usable(column.name)
     ]
     return sorted(fitting, key=lambda name: name.lower() != "id")
+
+
+def leading(columns: Sequence[Column]) -> str | None:
+    """The first column of all, where its values are short texts or whole numbers that could name a row."""
+    first = next(iter(columns), None)
+    if first is None or first.nulls or not (first.differs and first.is_key and _usable(first.name)):
+        return None
+    is_other = first.is_text and first.mean_length > ID_CHARACTERS
+    return None if is_other or first.name.lower() in LIKE_TEXT else first.name
 
 
 def differing(columns: Sequence[Column]) -> str | None:

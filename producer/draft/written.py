@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import yaml
 
 from nightshift.common.spec import REQUEST_ID
+from nightshift.common.text import counted
 from nightshift.producer.draft import guesses
 from nightshift.producer.draft.look import Column, Seen
 from nightshift.producer.draft.to_fill_in import MARK
@@ -63,7 +64,7 @@ def _lines(asked: Asked, seen: Seen) -> Iterator[str]:
 
 def _rows(seen: Seen) -> str:
     bad = f" ({seen.bad:,} more cannot be read)" if seen.bad else ""
-    return f"the first {seen.rows:,} row{'' if seen.rows == 1 else 's'}{bad}"
+    return f"the first {counted(seen.rows, 'row')}{bad}"
 
 
 def _columns(seen: Seen) -> Iterator[str]:
@@ -95,6 +96,10 @@ def _input(asked: Asked, seen: Seen) -> Iterator[str]:
         yield f"  {GUESS} with the usual delimiter the header is the name of one column"
         yield f"  delimiter: {json.dumps(seen.delimiter)}"
     found = guesses.id_columns(seen.columns)
+    if not found and (leading := guesses.leading(seen.columns)) is not None:
+        yield f"  {GUESS} the first column, with no null and no repeat in {_rows(seen)}"
+        yield f"  id: {scalar(leading)}"
+        return
     if not found:
         yield (
             f"  {GUESS} no id: no column is named like one and differs in {_rows(seen)}. Rows are told apart by "
@@ -117,7 +122,7 @@ def _task(asked: Asked, seen: Seen) -> Iterator[str]:
     if asked.prompt is not None:
         yield f"  prompt: {scalar(asked.prompt)}"
         return
-    named = next(iter(guesses.id_columns(seen.columns)), None)
+    named = next(iter(guesses.id_columns(seen.columns)), guesses.leading(seen.columns))
     column = guesses.text_column(seen.columns, named)
     yield "  # What is asked of each row; {{ column }} stands for the value of a column."
     if column is None:

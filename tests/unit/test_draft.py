@@ -24,7 +24,7 @@ from nightshift.producer.cli.app import app
 from nightshift.producer.cli.flags import Flags
 from nightshift.producer.cli.job_spec import job_spec
 from nightshift.producer.draft import to_fill_in
-from nightshift.producer.draft.guesses import id_columns, in_template, text_column
+from nightshift.producer.draft.guesses import id_columns, in_template, leading, text_column
 from nightshift.producer.draft.look import Column, look
 from nightshift.producer.draft.to_fill_in import MARK
 from nightshift.producer.draft.written import GUESS, Asked, draft
@@ -384,3 +384,22 @@ def test_csv_of_another_delimiter_gets_it_in_the_draft(delimiter: str) -> None:
 def test_the_mark_is_seen_behind_the_beginning_of_a_prompt_too() -> None:
     spec = job_spec("in.csv", Flags(model="m", prompt=f"Please {MARK} the task", out="o"))
     assert to_fill_in.places(spec) == ["task.prompt"]
+
+
+@pytest.mark.parametrize(
+    ("first", "leads"),
+    [
+        ({"name": "ticket no", "type": "string", "is_text": True, "mean_length": 7}, True),
+        ({"name": "asin", "type": "int64"}, True),
+        ({"name": "asin", "type": "int64", "differs": False}, False),
+        ({"name": "asin", "type": "int64", "nulls": 1}, False),
+        ({"name": "price", "type": "double", "is_key": False}, False),
+        ({"name": "note", "type": "string", "is_text": True, "mean_length": 80}, False),
+        ({"name": "text", "type": "string", "is_text": True, "mean_length": 9}, False),
+    ],
+)
+def test_a_first_column_that_could_name_a_row_is_a_guess(
+    first: dict[str, Any], leads: bool
+) -> None:
+    given = {"differs": True, "is_key": True, **first}
+    assert leading([Column(**given)]) == (given["name"] if leads else None)
