@@ -75,9 +75,9 @@ def test_a_full_disk_and_lost_permissions_cost_time_only(
     limits = resource.prlimit(child.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (FULL_BYTES, limits[1]))
     rig.let()
-    wait_for_more(rig, "waiting", "File too large")
+    wait_for_more(rig, "waiting", "the file is larger than")
     if minutes:  # for longer than a part is tried again: the batches are given back
-        wait_for_more(rig, "outage", "File too large", lines=1)
+        wait_for_more(rig, "outage", "the file is larger than", lines=1)
     wait_until(lambda: not list(staging.iterdir()), what="the end of torn parts")
     with forbidden(staging, 0o555):
         resource.prlimit(child.pid, resource.RLIMIT_FSIZE, limits)

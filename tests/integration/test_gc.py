@@ -54,7 +54,7 @@ def test_orphans_are_shown_first_and_deleted_when_told_so(
         (out / name).write_text("left")
     shown = nightshift("gc")
     assert shown.stdout == (
-        "1 jobs: 5 files of attempts that never counted can go; `nightshift gc --yes` deletes them\n"
+        "1 job: 5 files of attempts that never counted can go; `nightshift gc --yes` deletes them\n"
     )
     assert all((out / name).exists() for name in orphans)
     said = json.loads(nightshift("gc", "--yes", "--json").stdout)

@@ -201,7 +201,10 @@ def test_the_version_is_said() -> None:
     assert re.fullmatch(r"nightshift \d+\.\d+\.\d+\S*\n", result.stdout)
 
 
-WITHOUT_TABLES = {"run", "watch", "console", "reaper", "serve", "alive", "logs", "collect"}
+WITHOUT_TABLES = {
+    *("run", "watch", "console", "reaper", "serve", "alive", "logs", "collect"),
+    *("init", "completion", "schema", "__complete"),
+}
 """Commands that show a live screen, one line, or lines as they were written."""
 
 

@@ -220,8 +220,8 @@ def test_ids_that_differ_are_no_matter_and_too_many_are_not_counted_at_the_end(
 def test_rows_with_half_of_a_character_are_said_at_submit_and_at_the_end(site: Site) -> None:
     write(site, "a.jsonl", ["k-1", "k-2\ud800"])
     done = submitted(site)
-    sentence = "rows hold half of a character (a lone surrogate), which is read as U+FFFD"
-    assert f"1 {sentence}" in done.remarks
+    sentence = "half of a character (a lone surrogate), which is read as U+FFFD"
+    assert f"1 row holds {sentence}" in done.remarks
     write(site, "b.jsonl", ["\ud800k-3", "\ud800k-4"])
     taken(site, "b.jsonl")
     assert summary(site)["rows_marked"] == 3
@@ -230,4 +230,4 @@ def test_rows_with_half_of_a_character_are_said_at_submit_and_at_the_end(site: S
     assert summary(site)["rows_marked"] == 2
     text = Console(width=200, file=StringIO())
     text.print(tables.summary(summary(site)))
-    assert f"2 {sentence}" in text.file.getvalue()  # type: ignore[attr-defined]
+    assert f"2 rows hold {sentence}" in text.file.getvalue()  # type: ignore[attr-defined]

@@ -109,17 +109,16 @@ def test_the_columns_of_a_function_are_in_every_part_also_where_no_row_had_an_an
     assert fleet.command("verify", "late").returncode == 0
 
 
-def test_a_function_that_cannot_be_imported_fails_the_job_with_one_sentence(fleet: Fleet) -> None:
+def test_a_function_that_cannot_be_imported_is_refused_before_a_server_starts(fleet: Fleet) -> None:
     write_rows(fleet.folder / "in", [("a.parquet", 4)])
     engine = {"backend": "function", "callable": "rules:nothing_here"}
     spec = fleet.spec(
         function_spec("wrong", fleet.folder / "in", fleet.folder / "out", engine=engine)
     )
     done = fleet.command("run", str(spec))
-    assert done.returncode == 3, done.stderr + logs(fleet.folder)
-    assert "nothing_here" in done.stdout + done.stderr
-    log = (fleet.folder / ".nightshift" / "worker.log").read_text()
-    assert log.count("engine_load_failed") == 1, "it can never work, and is tried once"
+    assert done.returncode == 2, done.stderr + logs(fleet.folder)
+    assert "has no 'nothing_here'" in done.stderr
+    assert not (fleet.folder / ".nightshift" / "worker.log").exists()
 
 
 @pytest.mark.parametrize("odd", ["\\0", "\\ud800"], ids=["a NUL", "half of a character"])
@@ -127,8 +126,12 @@ def test_a_load_error_with_text_that_postgres_cannot_hold_ends_the_job_like_any_
     fleet: Fleet, odd: str
 ) -> None:
     write_rows(fleet.folder / "in", [("a.parquet", 4)])
-    (fleet.folder / "odd.py").write_text(f'raise ValueError("no such thing {odd} here")\n')
-    engine = {"backend": "function", "callable": "odd:shout"}
+    (fleet.folder / "odd.py").write_text(
+        "class Shout:\n    def __init__(self):\n"
+        f'        raise ValueError("no such thing {odd} here")\n'
+        "    def __call__(self, rows):\n        return rows\n"
+    )
+    engine = {"backend": "function", "callable": "odd:Shout"}
     spec = fleet.spec(
         function_spec("odd", fleet.folder / "in", fleet.folder / "out", engine=engine)
     )

@@ -415,7 +415,9 @@ def test_records_of_another_width_end_the_reading_early(tmp_path, monkeypatch):
 
     monkeypatch.setattr(records._WithLastRecord, "read", counted)
     monkeypatch.setattr(records, "BLOCK_BYTES", 1000)
-    with pytest.raises(BadInput, match=r"row 1: 3 fields in place of 1: correct it, or set"):
+    with pytest.raises(
+        BadInput, match=r"row 1: 3 fields in place of 1: correct it, or write input\.d"
+    ):
         plan(spec_of(tmp_path))
     assert seen < 50_000
 
