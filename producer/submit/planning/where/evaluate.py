@@ -21,9 +21,6 @@ Answers: TypeAlias = pa.Array | pa.ChunkedArray
 """True, false or null of each row."""
 
 
-NULL = pa.scalar(None, pa.bool_())
-
-
 def holds(condition: Typed, table: pa.Table) -> Answers:
     """True for the rows of a table that a condition takes: where it is neither false nor null."""
     return pc.fill_null(answers(condition, table), False)
@@ -66,8 +63,8 @@ def answers(condition: Typed, table: pa.Table) -> Answers:
 def _is_member(values: pa.ChunkedArray, condition: Member) -> Answers:
     is_in = pc.is_in(values, condition.values)
     if condition.has_null:
-        return pc.if_else(is_in, pa.scalar(True), NULL)
-    return pc.if_else(pc.is_valid(values), is_in, NULL)
+        return pc.if_else(is_in, pa.scalar(True), pa.scalar(None, pa.bool_()))
+    return pc.if_else(pc.is_valid(values), is_in, pa.scalar(None, pa.bool_()))
 
 
 def _values(column: Column, table: pa.Table) -> pa.ChunkedArray:
