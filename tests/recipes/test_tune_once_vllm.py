@@ -7,7 +7,7 @@ import pytest
 from tests.support.models import MODEL
 from tests.support.recipe import Recipe
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 
 def test_a_model_is_tuned_and_the_job_takes_what_was_kept(recipe: Callable[..., Recipe]) -> None:
