@@ -130,8 +130,5 @@ BATCH_MOVES: dict[BatchState, frozenset[BatchState]] = {
 the batch, and so attempt and owner still match. `pending -> done` and `pending -> dead` also take
 back a retry of rows whose job was over before they ran."""
 
-OUTPUT_WENT = "its output directory went to job"
-"""What the reason of a failed job says that gave its output directory to another one."""
-
 BY_SERVER = "server"
 """What `jobs.resolved` has in place of a family where a remote server tells what is a thought."""

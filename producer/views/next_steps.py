@@ -1,6 +1,5 @@
 """The commands that a person may want to type next, below the summary of a job."""
 
-from nightshift.common.states import OUTPUT_WENT
 from nightshift.producer.advice.advice import Need, Subject, advise, spec_note
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.views.rates import Values
@@ -14,7 +13,7 @@ def next_steps(row: Values, here: Here = FLEET) -> list[str]:
         steps.append((advise(Need.RESUME, here, job), "resumes the job"))
     if row["rows_failed"]:
         steps.append((f"nightshift errors {row['job']}", "the rows that failed, and why"))
-    if row["status"] == "failed" and OUTPUT_WENT not in (row["reason"] or ""):
+    if row["status"] == "failed" and row.get("output_to") is None:
         then = (
             "runs them again"
             if row["rows_failed"]

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from nightshift.common.states import OUTPUT_WENT
 from nightshift.producer.advice.here import NOBODY
 from nightshift.producer.views.next_steps import next_steps
 
@@ -30,7 +29,7 @@ ROW = {
             ["nightshift run SPEC", "nightshift run SPEC --out"],
         ),
         (
-            {"status": "failed", "reason": f"no module; {OUTPUT_WENT} 4"},
+            {"status": "failed", "reason": "no module", "output_to": 4},
             ["nightshift run SPEC --out"],
         ),
         (

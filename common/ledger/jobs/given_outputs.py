@@ -15,7 +15,7 @@ from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.holds import Kind
 from nightshift.common.ledger.jobs import job_submit
-from nightshift.common.states import OUTPUT_WENT, JobState
+from nightshift.common.states import JobState
 
 FACTS = text("""
     SELECT j.state, j.tenant, j.closed_at IS NOT NULL AS is_closed,
@@ -37,8 +37,8 @@ FREE = text("""
 """)
 """Names that no other job can have."""
 
-NOTE = text(f"""
-    UPDATE jobs SET output_to = :to, reason = concat_ws('; ', reason, '{OUTPUT_WENT} ' || CAST(:to AS text))
+NOTE = text("""
+    UPDATE jobs SET output_to = :to, reason = concat_ws('; ', reason, 'its output directory went to job ' || CAST(:to AS text))
     WHERE id = :id
 """)
 

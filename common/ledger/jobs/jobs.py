@@ -302,11 +302,17 @@ def refuse_deleted(connection: Connection, job_id: int) -> None:
         )
 
 
+def output_to(connection: Connection, job_id: int) -> int | None:
+    """The job that got the output directory of this failed one; None for all others."""
+    found: int | None = connection.scalar(
+        text("SELECT output_to FROM jobs WHERE id = :id"), {"id": job_id}
+    )
+    return found
+
+
 def refuse_given_up(connection: Connection, job_id: int) -> None:
     """BadInput for a failed job that gave its output directory to another one."""
-    statement = text("SELECT output_to FROM jobs WHERE id = :id")
-    taker = connection.scalar(statement, {"id": job_id})
-    if taker is not None:
+    if (taker := output_to(connection, job_id)) is not None:
         raise BadInput(
             f"job {job_id} failed and gave its output directory to job {taker}, so it cannot run again: submit its "
             "spec with another output directory"
