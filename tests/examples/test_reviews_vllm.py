@@ -17,7 +17,7 @@ def test_the_commands_of_make_demo_end_with_a_score(example: Callable[[str], Exa
     (folder / "examples").mkdir()
     shutil.move(reviews.folder, folder / "examples" / "reviews")
     made = subprocess.run(
-        ["make", "-n", "demo", "--old-file=.venv/.ready"],
+        ["make", "--dry-run", "--no-print-directory", "demo", "--old-file=.venv/.ready"],
         cwd=EXAMPLES.parent,
         capture_output=True,
         text=True,

@@ -119,7 +119,7 @@ def test_a_full_disk_is_said_by_every_door_and_no_more_once_there_is_room(
     assert told_after(database_url) < SOON_SECONDS
     at = f"http://127.0.0.1:{door.port}"
     said = re.compile(
-        r"1 worker has waited \d+ s for the storage of its files, on \S+: .*File too large"
+        r"1 worker has waited \d+ s for the storage of its files, on \S+: .*the file is larger"
     )
 
     def says(text: str) -> bool:

@@ -131,7 +131,7 @@ def profile_tells_what_the_ledger_knows(file: Path, ask: Ask) -> None:
     )[0]
     assert claimed == counts["claim"] == counts["read"] == counts["infer"] > 0
     assert committed == counts["write"] == counts["commit"] == counts["settle"] > 0
-    assert "Where the time went: 1 children" in logs(file.parent)
+    assert "Where the time went: 1 child" in logs(file.parent)
 
 
 @pytest.mark.slow
