@@ -4,6 +4,7 @@ Postgres holds no NUL, and UTF-8 no half of a character (a lone surrogate). A te
 characters. Each of the three is decided here alone.
 """
 
+import difflib
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -51,6 +52,12 @@ def unstorable(text: str) -> str | None:
 def plural(count: int, one: str, many: str) -> str:
     """The word for so many: `plural(count, "waits", "wait")`."""
     return one if count == 1 else many
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The words that propose the one of `names` that is written like a wrong `name`; empty where none is."""
+    near = difflib.get_close_matches(name, list(names), 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def counted(count: int, noun: str, many: str = "") -> str:

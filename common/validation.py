@@ -1,13 +1,12 @@
 """Mistakes that pydantic finds, in words of ours: one table from its types of errors to phrases."""
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
-from nightshift.common.text import counted
+from nightshift.common.text import counted, did_you_mean
 
 MEMBER = re.compile(
     r"(str|int|float|bool|none|constrained-\w+|(list|dict|tuple|literal|nullable|lax-or-strict|function-\w+)\[.*\])"
@@ -21,8 +20,7 @@ SHOWN_CHARACTERS = 40
 def _one_of(given: object, allowed: str) -> str:
     said = f"{_shown(given)} is not one of {allowed}"
     names = re.findall(r"'([^']*)'", allowed)
-    near = difflib.get_close_matches(given.lower(), names, 1) if isinstance(given, str) else []
-    return f"{said} (did you mean {near[0]!r}?)" if near else said
+    return said + (did_you_mean(given.lower(), names) if isinstance(given, str) else "")
 
 
 def _shown(given: object) -> str:

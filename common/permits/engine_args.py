@@ -1,6 +1,5 @@
 """Which of the arguments in engine.args a job may set freely, and which need the operator's word."""
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,6 +11,7 @@ from nightshift.common.permits import models
 from nightshift.common.permits import vllm_arguments as vllm
 from nightshift.common.spec import OpenaiEngineSpec, TransformersEngineSpec, VllmEngineSpec
 from nightshift.common.spec.engines import EngineSpec
+from nightshift.common.text import did_you_mean
 
 SETTING = "NIGHTSHIFT_ALLOWED_ENGINE_ARGS"
 
@@ -224,5 +224,4 @@ def _refusal(engine: EngineSpec, name: str, kind: Kind) -> str:
 
 def _near(name: str) -> str:
     names = [*vllm.PLAIN, *vllm.OPERATOR, *vllm.RUNS_CODE]
-    near = difflib.get_close_matches(name.replace("-", "_").lower(), names, n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    return did_you_mean(name.replace("-", "_").lower(), names)

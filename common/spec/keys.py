@@ -1,6 +1,5 @@
 """Which key somebody meant who wrote one that a section does not have."""
 
-import difflib
 from collections.abc import Iterator
 from functools import cache
 from typing import Any, get_args
@@ -8,6 +7,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from nightshift.common.spec.job import JobSpec
+from nightshift.common.text import did_you_mean
 
 MOST_DEPTH = 6
 """Sections in one another."""
@@ -24,10 +24,10 @@ def hint(place: str) -> str:
     if key in own:  # of another kind of task or backend
         return f" for this kind of {section.rpartition('.')[2]}"
     elsewhere = sorted(f"{path}.{key}".lstrip(".") for path, keys in known.items() if key in keys)
-    near = difflib.get_close_matches(key, sorted(own), 1)
+    near = did_you_mean(key, sorted(own))
     if not near and len(elsewhere) == 1:
         return f" (did you mean {elsewhere[0]}?)"
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    return near
 
 
 @cache

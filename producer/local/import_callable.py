@@ -55,9 +55,10 @@ def _taken(top: str, folders: Sequence[str]) -> str | None:
 
 def _no_module(where: str, missing: str, folders: Sequence[str]) -> str:
     module, _, name = where.partition(":")
-    hint = _hint(
-        [f"{near}:{name}" for near in difflib.get_close_matches(module, _modules(folders))]
-    )
+    found = _modules(folders)
+    near = difflib.get_close_matches(module, found, 1)
+    # A name that the other module does not even mention would be the next mistake.
+    hint = _hint([f"{each}:{name}" if name in found[each] else each for each in near])
     return (
         f"there is no module {missing!r}{hint}: looked in {', '.join(folders) or 'no folder'}, then in what is "
         f"installed in {sys.prefix}"
@@ -116,14 +117,15 @@ def _unfit(found: Any, given: Sequence[object], named: Mapping[str, Any], said: 
     return None
 
 
-def _modules(folders: Sequence[str]) -> list[str]:
-    """Names of modules that lie in the folders."""
-    found = []
+def _modules(folders: Sequence[str]) -> dict[str, str]:
+    """Modules that lie in the folders, and what stands in them."""
+    found: dict[str, str] = {}
     for folder in folders:
         with suppress(OSError):
             for each in sorted(Path(folder).iterdir()):
-                if each.suffix == ".py" or (each / "__init__.py").is_file():
-                    found.append(each.stem)
+                file = each / "__init__.py" if each.is_dir() else each
+                if file.suffix == ".py" and file.is_file():
+                    found.setdefault(each.stem, file.read_text(errors="replace"))
     return found
 
 

@@ -1,6 +1,5 @@
 """Columns of the input beside the output of a job, read again where each row came from."""
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +12,7 @@ from nightshift.common.ledger import Row
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.row_errors import Failure
 from nightshift.common.states import RowErrorKind
-from nightshift.common.text import first_few
+from nightshift.common.text import did_you_mean, first_few
 from nightshift.producer.results import part_files
 from nightshift.producer.results.sample import READ_BYTES, distinct_names
 
@@ -72,10 +71,8 @@ def with_input(job: Job, columns: Sequence[str]) -> WithInput:
     inputs, output = part_files.input_schema(job), part_files.schema_of(job)
     for name in columns:
         if name not in inputs.names:
-            near = difflib.get_close_matches(name, inputs.names, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise BadInput(
-                f"--with-input names the column {name!r}{hint}, which the input of job {job.id} does "
+                f"--with-input names the column {name!r}{did_you_mean(name, inputs.names)}, which the input of job {job.id} does "
                 f"not have: it has {first_few(inputs.names, 20)}"
             )
     first = ["row_index", *job.spec.passed_columns]

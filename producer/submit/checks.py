@@ -1,6 +1,5 @@
 """What is refused at submit: output directories, columns and types that would fail later."""
 
-import difflib
 import json
 import re
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from nightshift.common.formats.table_types import TITLES, NoTableType
 from nightshift.common.spec import GenerateTask, JobSpec, finish_by
 from nightshift.common.spec.tasks.template_arguments import column_of
 from nightshift.common.storage import FileInfo
-from nightshift.common.text import first_few
+from nightshift.common.text import did_you_mean, first_few
 from nightshift.producer.submit.planning import schema_merge
 from nightshift.producer.submit.planning.planner import Plan
 
@@ -106,10 +105,8 @@ def check_columns(spec: JobSpec, schema: pa.Schema) -> None:
     named += [("the template", name) for name in sorted(spec.task.columns)]
     for place, name in named:
         if name not in schema.names:
-            near = difflib.get_close_matches(name, schema.names, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise BadInput(
-                f"{place} names the column {name!r}{hint}, which the input does not have: it has "
+                f"{place} names the column {name!r}{did_you_mean(name, schema.names)}, which the input does not have: it has "
                 f"{first_few(schema.names, 20)}{_delimiter_hint(spec, schema)}"
             )
 

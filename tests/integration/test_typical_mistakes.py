@@ -128,6 +128,7 @@ MISTAKES = {
     "no time": Mistake((*PLAIN, "--finish-by", "tomorow"), ("tomorow", "06:00")),
     "a time that has passed": Mistake((*PLAIN, "--finish-by", "2020-01-01"), ("has passed",)),
     "another function": Mistake((*FUNCTION, "rules:lenght"), ("did you mean rules:length", "rules.py", "'lenght'")),
+    "another module, which has another name": Mistake((*FUNCTION, "rulez:shorten"), ("(did you mean rules?)", "looked in")),
     "another module": Mistake((*FUNCTION, "rulez:length"), ("did you mean rules:length", "looked in")),
     "no function named": Mistake((*FUNCTION, "rules"), ("module:name",)),
     "no function": Mistake((*FUNCTION, "rules:WORDS"), ("is a dict",)),

@@ -1,6 +1,5 @@
 """A condition gets the types of the columns: what compares with what, and constants as values of a column."""
 
-import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightshift.common.errors import BadInput
+from nightshift.common.text import did_you_mean
 from nightshift.common.where.condition import (
     And,
     Column,
@@ -149,10 +149,8 @@ def _type_of(column: Column, schema: pa.Schema) -> pa.DataType:
     for at, step in enumerate(column.path):
         if step not in known:
             where = f"the column {'.'.join(column.path[:at])!r}" if at else "the input"
-            near = difflib.get_close_matches(step, known, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise BadInput(
-                f"input.where names {step!r}{hint}, which {where} does not have: names in a condition are "
+                f"input.where names {step!r}{did_you_mean(step, known)}, which {where} does not have: names in a condition are "
                 "columns, and texts stand in single quotes"
             )
         kind = known[step]
