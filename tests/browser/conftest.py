@@ -85,7 +85,7 @@ class Person:
         """Gives a key."""
         self.open("/login")
         self.page.get_by_label("Key").fill(key)
-        self.page.get_by_role("button", name="Look").click()
+        self.page.get_by_role("button", name="Sign in").click()
         self.page.get_by_role("heading", name="Jobs").wait_for()
 
     def picture(self, name: str) -> None:

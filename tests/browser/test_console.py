@@ -129,9 +129,9 @@ def test_jobs_are_moved_alone_and_together(site: Door, person: Opened) -> None:
     page.get_by_role("link", name="Changes").click()
     expect(page.locator("tbody tr")).to_have_count(9)
     page.get_by_role("button", name="Sign out").click()
-    expect(page.get_by_role("heading", name="Who looks?")).to_be_visible()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
     page.goto("/")
-    expect(page.get_by_role("heading", name="Who looks?")).to_be_visible()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 
 
 def test_a_job_is_made_from_a_file_of_somebody(site: Door, person: Opened) -> None:

@@ -128,6 +128,16 @@ def life(world: World, job_id: int) -> None:
             [row.at, total, *more, cached + 90 * rows, output + 120 * rows, thought + 70 * rows]
         )
     world.do("UPDATE job_pictures SET series = %s WHERE job_id = %s", json.dumps(points), job_id)
+    prompt, output = points[-1][4], points[-1][6]
+    world.do(
+        "INSERT INTO job_counters SELECT job_id, 0, 0, 0, 0, 0, 0, 0, 0, %s - sum(prompt_tokens), "
+        "%s - sum(output_tokens) FROM job_counters WHERE job_id = %s GROUP BY job_id",
+        *(prompt, output, job_id),
+    )
+    world.do(
+        "UPDATE batches SET part_bytes = 400 * row_count WHERE job_id = %s AND state = 'done'",
+        job_id,
+    )
 
 
 def over(world: World, name: str, state: str = "completed", reason: str | None = None) -> int:

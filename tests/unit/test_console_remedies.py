@@ -92,8 +92,14 @@ TABLE: list[tuple[str, dict[str, object], Shown, list[str]]] = [
         tenant(),
         ["Run the job again"],
     ),
-    ("no worker, no pool", {"pools": ()}, OPERATOR, []),
-    ("no worker", {"pools": ("a", "b", "gpus")}, OPERATOR, ["Move to pool a", "Move to pool b"]),
+    ("no worker, no pool", {"pools": ()}, OPERATOR, ["How to start a worker"]),
+    ("no worker, no pool", {"pools": ()}, tenant(), []),
+    (
+        "no worker",
+        {"pools": ("a", "b", "gpus")},
+        OPERATOR,
+        ["Move to pool a", "Move to pool b", "How to start a worker"],
+    ),
     ("no worker", {"pools": ("a", "b")}, tenant(pools=("b", "c")), ["Move to pool b"]),
     ("slots taken", {"slots": [TAKEN]}, OPERATOR, ["Raise priority to 6"]),
     ("slots taken", {"slots": [TAKEN]}, tenant(max_priority=6), ["Raise priority to 6"]),
@@ -117,9 +123,22 @@ def test_what_is_offered(
     assert at(changes, shown) == wanted
 
 
+def test_one_of_several_buttons_of_a_kind_does_not_stand_out() -> None:
+    def out(pools: tuple[str, ...], *cordons: str) -> list[bool]:
+        slots = [SlotFact(name, "ready", cordon=name) for name in cordons]
+        facts = Facts(7, JobState.RUNNING, "gpus", "own", pools=pools, slots=slots)
+        reason = Reason("cordoned" if cordons else "no_worker", "")
+        shown = Shown(FIELDS, dict.fromkeys(cordons, "cordoned"))
+        found = remedies(reason, facts, shown)
+        return [each.stands_out for each in found if each.form]
+
+    assert out(("a",)) == out((), "m") == [True]
+    assert out(("a", "b")) == out((), "m", "n") == [False, False]
+
+
 def test_a_button_carries_what_the_page_shows() -> None:
     known = Facts(7, JobState.RUNNING, "gpus", "own", pools=("a",))
-    (pool,) = remedies(Reason("no_worker", ""), known, OPERATOR)
+    pool, _ = remedies(Reason("no_worker", ""), known, OPERATOR)
     assert pool == Remedy(
         "Move to pool a",
         "/jobs/7/set",

@@ -18,7 +18,7 @@ from nightshift.producer.serve.tenants import limits
 
 class Help(StrEnum):
     """What the page can do: resume a paused job, run failed rows again, load the engine again, raise the
-    priority, move to another pool, lead to the form below, end cordons.
+    priority, move to another pool, tell how a worker is started, lead to the form below, end cordons.
     """
 
     RESUME = "resume"
@@ -26,6 +26,7 @@ class Help(StrEnum):
     LOAD = "load"
     PRIORITY = "priority"
     POOL = "pool"
+    WORKER = "worker"
     FORM = "form"
     FLEET = "fleet"
 
@@ -50,7 +51,7 @@ HELPS: Mapping[str, tuple[Help, ...] | str] = {
     "max_parallel": (Help.FORM,),
     "late": (Help.FORM,),
     "backing_off": "the rest ends by itself",
-    "no_worker": (Help.POOL,),
+    "no_worker": (Help.POOL, Help.WORKER),
     "other_engine_only": (Help.POOL,),
     "cordoned": (Help.FLEET, Help.POOL),
     "lost": (Help.POOL, Help.FLEET),
@@ -71,13 +72,14 @@ MOST_UNCORDONED = 3
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """A button: its words, and the form that it sends to `place`; a link where there is no `form`. `asks` names a
-    field that a person fills in.
+    field that a person fills in. `stands_out` is false for one of several that would do the same elsewhere.
     """
 
     label: str
     place: str
     form: Mapping[str, str] = field(default_factory=dict)
     asks: str = ""
+    stands_out: bool = True
 
     @property
     def id(self) -> str:
@@ -125,10 +127,15 @@ def _buttons(wanted: Help, reason: Reason, facts: Facts, shown: Shown) -> Iterat
             yield Remedy(f"Raise priority to {reason.priority}", f"{here}/set", state | given)
         case Help.POOL:
             was = {f"{WAS}pool": shown.fields["pool"]}
-            for pool in facts.pools:
-                if pool != facts.pool and shown.may("pool", pool):
-                    form = state | was | {"pool": pool}
-                    yield Remedy(f"Move to pool {pool}", f"{here}/set", form)
+            others = [
+                pool for pool in facts.pools if pool != facts.pool and shown.may("pool", pool)
+            ]
+            for pool in others:
+                form = state | was | {"pool": pool}
+                alone = len(others) == 1
+                yield Remedy(f"Move to pool {pool}", f"{here}/set", form, stands_out=alone)
+        case Help.WORKER if shown.tenant is None:
+            yield Remedy("How to start a worker", "/fleet")
         case Help.FORM:
             yield Remedy("Change it below", "#change")
         case Help.FLEET if shown.tenant is None:
@@ -163,6 +170,6 @@ def _uncordon(facts: Facts, shown: Shown) -> Iterator[Remedy]:
     names = sorted(name for name in shown.cordons if name in held)
     for name in names[:MOST_UNCORDONED]:
         form = {"do": "uncordon", "name": name, f"{WAS}state": shown.cordons[name]}
-        yield Remedy(f"Uncordon {name}", "/fleet", form)
+        yield Remedy(f"Uncordon {name}", "/fleet", form, stands_out=len(names) == 1)
     if not 0 < len(names) <= MOST_UNCORDONED:
         yield Remedy("To the fleet", "/fleet")
