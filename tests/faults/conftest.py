@@ -1,9 +1,11 @@
 """Servers of the suite's own, which the tests may stop and freeze, and a rig on top of them."""
 
 import random
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +13,15 @@ from nightshift.producer.embedded.postgres import EmbeddedPostgres
 from nightshift.producer.embedded.redis_server import EmbeddedRedis
 from tests.support import homes
 from tests.support.databases import Databases, with_port
+from tests.support.fleet import logs
 from tests.support.proxy import Proxy
 from tests.support.rig import Rig
 from tests.support.servers import Server
+
+FAILURE = re.compile(r"warning|error|Traceback|^==", re.IGNORECASE)
+
+LINES_TOLD = 60
+"""Of the lines of a fleet's logs that tell of a failure; the last ones."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,6 +43,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     long = [item for item in items if item.get_closest_marker("long")]
     items[:] = [item for item in items if item not in long]
     config.hook.pytest_deselected(items=long)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """The report of a test that failed says which duties and processes failed meanwhile."""
+    report = yield
+    rig = getattr(item, "funcargs", {}).get("rig")
+    if report.when == "call" and report.failed and rig is not None:
+        lines = [line for line in logs(rig.folder).splitlines() if FAILURE.search(line)]
+        report.sections.append(("What failed in the fleet", "\n".join(lines[-LINES_TOLD:])))
+    return report
 
 
 @pytest.fixture(scope="session")

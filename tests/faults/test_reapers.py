@@ -19,8 +19,8 @@ from tests.support.servers import Server
 
 BATCH_ROWS = 5
 
-LEASE_SECONDS = 8
-"""After an outage a busy machine has so long for its first heartbeat."""
+LEASE_SECONDS = 16
+"""After an outage a busy machine has so long for its first heartbeat, and each duty of a reaper half of it."""
 
 
 class Admitted:
