@@ -61,11 +61,23 @@ def refuse_no_ledger(home: Path) -> None:
 def _embedded(stack: ExitStack, settings: Settings, connections: int) -> tuple[Ledger, bool]:
     home = settings.home.absolute()
     refuse_no_ledger(home)
+    from nightshift.producer.embedded.home import (
+        READ_SECONDS,
+        HomeInUse,
+        Readers,
+        holder,
+        home_lock,
+    )
+
+    readers = Readers(home)
+    stack.callback(readers.close)
+    readers.join()
     running = _running(stack, settings, connections)
     if isinstance(running, Ledger):
         return running, False
+    # Who has the server may be waiting for its readers.
+    readers.close()
     # Only here are the programs of the wheels needed.
-    from nightshift.producer.embedded.home import HomeInUse, holder, home_lock
     from nightshift.producer.embedded.postgres import EmbeddedPostgres
 
     try:
@@ -77,7 +89,10 @@ def _embedded(stack: ExitStack, settings: Settings, connections: int) -> tuple[L
         raise
     postgres = EmbeddedPostgres()
     url = postgres.start(home)
+    own = Readers(home)
+    stack.callback(own.close)
     stack.callback(postgres.stop)
+    stack.callback(own.wait, READ_SECONDS)
     return _connect(stack, url, settings, connections), True
 
 

@@ -3,6 +3,7 @@
     home/lock               held while a `nightshift run` owns the folder
     home/holder             who holds the lock, for those who say what helps; JSON
     home/ending             there while the holder drains its worker: the next one waits for it
+    home/readers            locked, shared, by commands that read from the holder's Postgres
     home/processes/         records of our process groups, for the boot after a crash
     home/postgres/          data/ and password; renamed into place whole
     home/postgres.port      chosen once, kept while no other process takes it; so is redis.port
@@ -17,8 +18,9 @@ import json
 import os
 import random
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,14 @@ from nightshift.common.system_errors import told
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
+
+STOP_SECONDS = 10.0
+"""Longest wait for a server that is being stopped."""
+
+READ_SECONDS = 20.0
+LOOK_ON_SECONDS = 2.0
+"""Longest waits of a command that stops its server, for those that read from it: of one that has started it to
+read, and of a `nightshift run` that has ended, which somebody may watch for longer."""
 
 _LOCK_SECONDS = 5.0  # a holder that was just killed may still be on its way out
 _ENDING_SECONDS = 120.0  # one that drains its worker takes longer, and is sure to end
@@ -38,6 +48,43 @@ _PORTS = range(20_000, 32_768)
 
 class HomeInUse(BadInput):
     """Another process holds the home folder."""
+
+
+class Readers:
+    """Commands that read from the server of another command: who stops a server waits for them.
+
+    Where the folder or the disk has no room for the file of the lock, nobody waits for anybody.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._descriptor: int | None = None
+        with suppress(OSError):
+            self._descriptor = os.open(home / "readers", os.O_RDWR | os.O_CREAT, 0o600)
+
+    def join(self) -> None:
+        """This command reads until `close`; waits while a server is being stopped, for STOP_SECONDS at most."""
+        self._lock(fcntl.LOCK_SH, STOP_SECONDS)
+
+    def wait(self, seconds: float) -> None:
+        """Waits until no command reads, for `seconds` at most; nobody joins from then on until `close`."""
+        self._lock(fcntl.LOCK_EX, seconds)
+
+    def close(self) -> None:
+        """Others may read, or wait, from now on; a second call does nothing."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _lock(self, kind: int, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self._descriptor is not None:
+            try:
+                return fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    return None
+                time.sleep(_LOOK_SECONDS)
+        return None
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
 from nightshift.common.telemetry.steps import Step, StepFile
 from nightshift.producer.advice.here import Here, Works
-from nightshift.producer.embedded.home import home_lock, write_whole
+from nightshift.producer.embedded.home import LOOK_ON_SECONDS, Readers, home_lock, write_whole
 from nightshift.producer.embedded.postgres import EmbeddedPostgres
 from nightshift.producer.embedded.redis_server import EmbeddedRedis
 from nightshift.producer.local.fleet import MOST_ENDS, LocalFleet, Servers, running
@@ -164,7 +164,10 @@ def machine(
         Here(Works.RUN).say(home)
         servers: Servers = []
         console.print(_servers_said(settings), soft_wrap=True, highlight=False, markup=False)
+        readers = Readers(home)
+        stack.callback(readers.close)
         settings = _with_servers(settings, home, stack, servers)
+        stack.callback(readers.wait, LOOK_ON_SECONDS)
         ledger = Ledger(
             settings.database_url or "",
             connections=connections,

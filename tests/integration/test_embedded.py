@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,6 +25,8 @@ from redis.retry import Retry
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from nightshift.common.errors import BadInput, Retryable
+from nightshift.common.settings import Settings
+from nightshift.producer.connect import open_ledger
 from nightshift.producer.embedded import home as home_folder
 from nightshift.producer.embedded import postgres as postgres_module
 from nightshift.producer.embedded import servers
@@ -295,6 +298,28 @@ def test_second_owner_is_refused_while_the_first_one_lives(
     monkeypatch.undo()
     with home_lock(home):
         pass
+
+
+def test_a_server_stays_while_another_command_reads_from_it(initialized: Path) -> None:
+    settings = Settings(home=initialized)
+    first = open_ledger(settings, checked=False)
+    ledger, alone = first.__enter__()
+    assert alone
+    (initialized / "database_url").write_text(
+        ledger.engine.url.render_as_string(hide_password=False)
+    )
+    ending = threading.Thread(target=first.__exit__, args=(None, None, None))
+    with open_ledger(settings, checked=False) as (joined, alone):
+        assert not alone
+        ending.start()
+        ending.join(2)
+        assert ending.is_alive(), "it waits for its reader"
+        with joined.transaction() as connection:
+            assert connection.exec_driver_sql("SELECT 1").scalar() == 1
+    ending.join(60)
+    assert not ending.is_alive()
+    with open_ledger(settings, checked=False) as (_, alone):
+        assert alone, "nobody is waited for any more"
 
 
 def test_port_that_somebody_took_is_replaced(
