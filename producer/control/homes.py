@@ -18,6 +18,7 @@ OURS = (
     "supervisors",
     "holder",
     "ending",
+    "readers",
     "postgres.port",
     "redis.port",
     "redis.conf",
