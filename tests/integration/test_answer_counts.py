@@ -23,7 +23,7 @@ __all__ = ["threads_end"]
 
 LABELS = ["good", "bad", "so so"]
 
-SECTIONS = {
+SECTIONS: dict[str, Any] = {
     "task": {"kind": "generate", "prompt": "{{ text }}", "output": {"choice": LABELS}},
     "engine": {"backend": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"},
 }
@@ -123,3 +123,20 @@ def test_children_add_up_and_a_report_that_comes_late_takes_nothing_back(world: 
     world.run(spending.report, "two", [early])
     world.run(spending.report, "old", [Spent(job_id, 1, 1, 1, 1)])
     assert world.run(answer_counts.of_job, job_id) == answer_counts.JobAnswers([0, 4, 0, 1], None)
+
+
+FORMS: list[dict[str, Any]] = [
+    {"json_schema": {"type": "object"}},
+    {"regex": "[a-z]+"},
+    {"grammar": 'root ::= "a"'},
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: next(iter(form)))
+def test_a_job_whose_answers_have_a_form_without_labels_has_no_labels(
+    world: World, form: dict[str, Any]
+) -> None:
+    task = {**SECTIONS["task"], "output": form}
+    job_id = world.job(4, **{**SECTIONS, "task": task})
+    world.run(spending.report, "one", [Spent(job_id, 10, 1, 7, 5, answered=AnswerCounts((0, 2)))])
+    assert world.run(answer_counts.of_job, job_id) == answer_counts.JobAnswers([0, 2], None)

@@ -128,7 +128,7 @@ OVER_BUDGET = text("""
         SELECT coalesce(k.cost / nullif(k.rows_run, 0) * greatest(0, leased.rows - run.rows), 0)
                AS under_way
     ) AS w
-    WHERE j.state = 'running' AND (j.spec #> '{limits,budget}') IS NOT NULL
+    WHERE j.state = 'running' AND (j.spec #>> '{limits,budget}') IS NOT NULL
       AND k.cost + w.under_way >= k.budget
     ORDER BY j.id
 """)
@@ -149,7 +149,7 @@ def spent_out(connection: Connection, job_ids: Sequence[int]) -> list[tuple[int,
 
 SPENT_OUT = text("""
     SELECT k.job, k.cost, k.budget FROM jobs j JOIN job_costs k ON k.job = j.id
-    WHERE j.id = ANY (CAST(:ids AS bigint[])) AND (j.spec #> '{limits,budget}') IS NOT NULL
+    WHERE j.id = ANY (CAST(:ids AS bigint[])) AND (j.spec #>> '{limits,budget}') IS NOT NULL
       AND k.cost >= k.budget
     ORDER BY j.id
 """)
