@@ -136,25 +136,26 @@ def test_a_thought_without_an_answer_is_no_empty_answer(
     assert outcome.columns["reasoning"] == "They love it."
 
 
-@pytest.mark.parametrize("first", [says("positive"), says("no label")])
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_server_that_gives_fewer_samples_gives_no_row(
-    ask: Callable[..., Outcome], count: int, first: Choice
+def test_samples_that_a_server_does_not_return_are_requested_one_by_one(
+    ask: Callable[..., Outcome], remote: Remote, count: int
 ) -> None:
-    outcome = ask(
-        first,
-        *[says("positive")] * (count - 1),
-        output=LABEL,
-        vote="choice",
-        sampling={"n": 4, "temperature": 0.7},
-    )
-    assert isinstance(outcome, Refusal)
-    assert outcome.kind is RowErrorKind.INVALID_OUTPUT
-    assert (
-        f"the server returned {count} of 4 samples: perhaps it does not know the field n"
-        in outcome.message
-    )
-    assert (outcome.prompt_tokens, outcome.output_tokens) == (7, 9)
+    def behave(call: Call) -> Reply:
+        samples = count if "n" in call.body else 1
+        usage = {"prompt_tokens": 7, "completion_tokens": 2 * samples}
+        return Reply(body={"choices": [says("positive")] * samples, "usage": usage})
+
+    fields = {"output": LABEL, "vote": "choice", "sampling": {"n": 4, "temperature": 0.7}}
+    outcome = ask(behave=behave, **fields)
+    assert isinstance(outcome, Answer)
+    assert outcome.columns["vote_share"] == 1.0
+    assert [call.body.get("n") for call in remote.calls] == [4] + [None] * (4 - count)
+    assert len({call.body["seed"] for call in remote.calls}) == len(remote.calls)
+    assert (outcome.prompt_tokens, outcome.output_tokens) == (7 * len(remote.calls), 8)
+    remote.calls.clear()
+    ask(behave=behave, **fields)
+    # A server that ignored n once is not asked for it again.
+    assert [call.body.get("n") for call in remote.calls] == [None] * 4 if count == 1 else [4, None]
 
 
 def test_a_refused_request_counts_its_tokens_once(

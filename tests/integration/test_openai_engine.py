@@ -37,8 +37,8 @@ from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines import images
 from nightshift.worker.engines.images import Image
 from nightshift.worker.engines.openai.engine import OpenaiEngine
-from nightshift.worker.engines.openai.requests import estimated_tokens
 from nightshift.worker.engines.openai.server import RetryPolicy
+from nightshift.worker.engines.openai.usage import estimated_tokens
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.telemetry.waits import Waits
@@ -358,9 +358,15 @@ def test_a_page_of_a_proxy_is_no_sign_that_the_server_lives(
     load: Callable[..., OpenaiEngine], remote: Remote
 ) -> None:
     engine = load()
-    remote.behave = lambda call: Reply(body=b"<html>We will be back soon</html>")
+
+    def behave(call: Call) -> Reply:
+        # The probe gets the page; the row's own requests an error each.
+        page = Reply(body=b"<html>We will be back soon</html>")
+        return page if call.text == "Hi" else refused(503, "away")
+
+    remote.behave = behave
     future = engine.start(Work(generate(), chats("a", "b"), 60, pytest.fail))  # type: ignore[arg-type]
-    with pytest.raises(EngineUnavailable, match="is not one of the OpenAI API"):
+    with pytest.raises(EngineUnavailable, match="503: away"):
         future.result(60)
 
 
@@ -399,20 +405,34 @@ def test_a_stop_ends_what_is_under_way_and_the_engine_serves_others(
 
 
 @pytest.mark.parametrize(
-    ("usage", "counted"),
+    ("usage", "counted", "estimated"),
     [
-        (None, (0, 0)),
-        ({"prompt_tokens": -4, "completion_tokens": "many"}, (0, 0)),
-        ({"prompt_tokens": 2**40, "completion_tokens": True}, (0, 0)),
-        ({"prompt_tokens": 5, "completion_tokens": 0}, (5, 0)),
+        (None, (9, 1), 10),
+        ("none", (9, 1), 10),
+        ({}, (9, 1), 10),
+        ({"prompt_tokens": 0, "completion_tokens": 0}, (9, 1), 10),
+        ({"prompt_tokens": -4, "completion_tokens": "many"}, (9, 1), 10),
+        ({"prompt_tokens": 2**40, "completion_tokens": True}, (9, 1), 10),
+        ({"prompt_tokens": float("nan"), "completion_tokens": [3]}, (9, 1), 10),
+        ({"prompt_tokens": 5, "completion_tokens": 0}, (5, 1), 1),
+        ({"prompt_tokens": 5, "total_tokens": 9}, (5, 4), 0),
+        ({"prompt_tokens": 5}, (5, 1), 1),
+        ({"prompt_tokens": "5", "completion_tokens": "3"}, (5, 3), 0),
+        ({"prompt_tokens": 5.0, "completion_tokens": 2.5}, (5, 3), 3),
+        ({"input_tokens": 5, "output_tokens": 3}, (5, 3), 0),
     ],
 )
-def test_a_count_that_cannot_be_is_none(
-    load: Callable[..., OpenaiEngine], remote: Remote, usage: Any, counted: tuple[int, int]
+def test_a_count_that_is_missing_or_impossible_is_estimated_and_marked(
+    load: Callable[..., OpenaiEngine],
+    remote: Remote,
+    usage: Any,
+    counted: tuple[int, int],
+    estimated: int,
 ) -> None:
     remote.behave = lambda call: answered(call, usage=usage)
     (outcome,) = ask(load(), chats("a"))
     assert (outcome.prompt_tokens, outcome.output_tokens) == counted
+    assert outcome.estimated_tokens == estimated
 
 
 def test_a_row_that_cannot_be_sent_at_all_fails_alone(load: Callable[..., OpenaiEngine]) -> None:

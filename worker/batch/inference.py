@@ -4,6 +4,7 @@ import dataclasses
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from operator import attrgetter
 
 import pyarrow as pa
 
@@ -11,11 +12,14 @@ from nightshift.common.failpoints import Moment, reached
 from nightshift.common.spec import ANSWERED_BY
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.child_context import ChildContext
-from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
+from nightshift.worker.engines.protocol import USAGE_FIELDS, Answer, Outcome, Refusal, Request, Work
 from nightshift.worker.held_batch import HeldBatch, Move
 from nightshift.worker.job_cache import KnownJob
 from nightshift.worker.rows.results import RowResults
 from nightshift.worker.rows.sharing import Answers, Rounds, keys
+
+TOKENS = tuple(map(attrgetter, USAGE_FIELDS))
+"""Each count of tokens that an outcome has; no object is made for each row of a batch."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -136,6 +140,9 @@ class Inference:
             rows,
             job.resolved,
             emit_many=emit_many,
+            spend=lambda usage: self.child.window.spending.run(
+                job.id, 0, *(tokens(usage) for tokens in TOKENS)
+            ),
         )
         loaded.batch.attach(work)
         return self.child.engine.start(work)
@@ -146,10 +153,7 @@ class Inference:
         self.child.window.spending.run(
             loaded.job.id,
             len(outcomes),
-            sum(each.prompt_tokens for each in outcomes),
-            sum(each.output_tokens for each in outcomes),
-            sum(each.cached_tokens for each in outcomes),
-            sum(each.reasoning_tokens for each in outcomes),
+            *(sum(map(tokens, outcomes)) for tokens in TOKENS),
         )
         if loaded.take(positions, outcomes):
             self.child.window.row_finished(loaded.batch, len(outcomes))

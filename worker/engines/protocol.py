@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -37,11 +37,36 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens that were spent. `cached_tokens` of the prompt tokens were in the engine's cache; `reasoning_tokens` of
+    the output tokens are thoughts; `estimated_tokens` of both were estimated, since a server did not count them.
+    """
+
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    estimated_tokens: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(*(getattr(self, name) + getattr(other, name) for name in USAGE_FIELDS))
+
+    @property
+    def in_a_row(self) -> "Usage":
+        """The same within what the columns of a row hold."""
+        return Usage(*(min(getattr(self, name), INT32_MAX) for name in USAGE_FIELDS))
+
+
+INT32_MAX = 2**31 - 1
+
+USAGE_FIELDS = tuple(field.name for field in fields(Usage))
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The task's columns of one row, the engine's finish reason and the tokens.
 
-    `cached_tokens` of the prompt tokens were in the engine's cache; `reasoning_tokens` of the output tokens
-    are thoughts. `answered_by` is the row_index of the row that ran in place of this one.
+    The tokens are those of Usage. `answered_by` is the row_index of the row that ran in place of this one.
     """
 
     columns: Mapping[str, Any]
@@ -51,14 +76,14 @@ class Answer:
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     answered_by: int | None = None
+    estimated_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why one row has no answer, with the tokens that were spent nevertheless.
 
-    `cached_tokens` of the prompt tokens were in the engine's cache; `reasoning_tokens` of the output tokens
-    are thoughts. `columns` are columns of the task that describe the failure, such as a server's status.
+    The tokens are those of Usage. `columns` are columns of the task that describe the failure, such as a server's status.
     """
 
     kind: RowErrorKind
@@ -68,9 +93,24 @@ class Refusal:
     cached_tokens: int = 0
     columns: Mapping[str, Any] = field(default_factory=dict)
     reasoning_tokens: int = 0
+    estimated_tokens: int = 0
 
 
 Outcome = Answer | Refusal
+
+
+def usage_of(outcome: Outcome) -> Usage:
+    """The tokens of an outcome."""
+    return Usage(*(getattr(outcome, name) for name in USAGE_FIELDS))
+
+
+def with_usage(outcome: Outcome, usage: Usage) -> Outcome:
+    """The outcome with these tokens in place of its own."""
+    return replace(outcome, **{name: getattr(usage, name) for name in USAGE_FIELDS})
+
+
+def _count_nowhere(_: Usage) -> None:
+    """For work whose tokens nobody counts."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +123,7 @@ class Work:
     how long the engine worked.
     `resolved` is what the engine has fixed for the job; None where nobody keeps that. `rows` are the rows of
     the requests, for a function. `remark` is what the engine has to say of the
-    batch although its rows may have answers. Rows of which the engine says that they wait may be
+    batch although its rows may have answers. `spend` takes the tokens of a row that ends without an outcome. Rows of which the engine says that they wait may be
     withdrawn until they begin.
     """
 
@@ -96,6 +136,7 @@ class Work:
     resolved: Mapping[str, Any] | None = None
     remark: str | None = None
     emit_many: Callable[[Sequence[int], Sequence[Outcome]], None] | None = None
+    spend: Callable[[Usage], None] = _count_nowhere
     stopped: threading.Event = field(default_factory=threading.Event)
     # A future calls each callback once: those added before its end, and those added after it.
     _going_on: "Future[None]" = field(default_factory=Future)

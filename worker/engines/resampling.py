@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from nightshift.common.spec import GenerateTask
 from nightshift.common.states import RowErrorKind
 from nightshift.common.text import counted
-from nightshift.worker.engines.protocol import Outcome, Refusal, Request
+from nightshift.worker.engines.protocol import Outcome, Refusal, Request, usage_of, with_usage
 from nightshift.worker.engines.samples import row_outcome
 
 RESAMPLED = (RowErrorKind.TRUNCATED, RowErrorKind.INVALID_OUTPUT)
@@ -82,13 +82,7 @@ def _with_spent(outcome: Outcome, before: Outcome, tried: int) -> Outcome:
 
 def with_tokens(outcome: Outcome, before: Outcome) -> Outcome:
     """The outcome with the tokens of one that it takes the place of."""
-    return dataclasses.replace(
-        outcome,
-        prompt_tokens=before.prompt_tokens + outcome.prompt_tokens,
-        output_tokens=before.output_tokens + outcome.output_tokens,
-        cached_tokens=before.cached_tokens + outcome.cached_tokens,
-        reasoning_tokens=before.reasoning_tokens + outcome.reasoning_tokens,
-    )
+    return with_usage(outcome, usage_of(before) + usage_of(outcome))
 
 
 def row_seed(seed: int, row_index: int, number: int = 0) -> int:
@@ -118,6 +112,12 @@ def row_sampling(task: GenerateTask, request: Request, number: int, n: int = 1) 
     seed = row_seed(base, request.row_index, number)
     apart = task.sampling.n
     return RowSampling(temperature, seed - seed % apart, n)
+
+
+def sample_of(sampling: RowSampling, number: int) -> RowSampling:
+    """How one of several samples is drawn by itself, from a server that does not draw several at once."""
+    seed = None if sampling.seed is None else sampling.seed + number
+    return dataclasses.replace(sampling, n=1, seed=seed)
 
 
 def drawn_again(sampling: RowSampling, request: Request, n: int) -> RowSampling:

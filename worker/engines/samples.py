@@ -8,7 +8,7 @@ from nightshift.common.spec import OUTPUTS, VOTE_SHARE, GenerateTask
 from nightshift.common.spec.json_schema import Scalar
 from nightshift.common.spec.tasks.generate import CHOICE, PARSED
 from nightshift.common.text import counted
-from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
+from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Usage, usage_of, with_usage
 from nightshift.worker.engines.structured import strict_json, typed
 
 
@@ -21,17 +21,14 @@ def row_outcome(task: GenerateTask, samples: Sequence[Outcome]) -> Outcome:
     if task.sampling.n == 1:
         (outcome,) = samples
         return outcome
-    spent = {
-        name: sum(getattr(each, name) for each in samples)
-        for name in ("prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
-    }
+    spent = sum(map(usage_of, samples), Usage())
     if all(isinstance(each, Refusal) for each in samples):
         first = samples[0]
         assert isinstance(first, Refusal)
         message = (
             f"none of {counted(len(samples), 'sample')} has an answer; the first: {first.message}"
         )
-        return dataclasses.replace(first, message=message, columns={}, **spent)
+        return with_usage(dataclasses.replace(first, message=message, columns={}), spent)
     scalars = task.parsed
     outputs = [_sample(each, scalars) if isinstance(each, Answer) else None for each in samples]
     columns: dict[str, Any] = {OUTPUTS: outputs}
@@ -41,7 +38,7 @@ def row_outcome(task: GenerateTask, samples: Sequence[Outcome]) -> Outcome:
             break
     if task.vote is not None:
         columns |= _voted(task.vote, scalars, outputs)
-    return Answer(columns=columns, **spent)
+    return with_usage(Answer(columns=columns), spent)
 
 
 def _sample(answer: Answer, scalars: dict[str, Scalar] | None) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from nightshift.common.spec import StructuredOutput
 from nightshift.common.spec.json_schema import Scalar, scalar_properties, validator
 from nightshift.common.states import RowErrorKind
 from nightshift.common.text import HALF_CHARACTER, counted, has_half_characters
+from nightshift.worker.engines import endings
+from nightshift.worker.engines.endings import Ending
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
 
 MANY_BLANKS = 16
@@ -48,7 +50,7 @@ class AnswerCheck:
     def outcome(
         self, text: str, finish_reason: str | None, prompt_tokens: int, output_tokens: int
     ) -> Outcome:
-        """The row's answer, or a refusal where the text is cut off or not valid. Of a text that no engine held to
+        """The row's answer, or a refusal where the text is not finished, cut off or not valid. Of a text that no engine held to
         its form, white space around it is not part of the answer.
         """
         error = self._error(text, finish_reason)
@@ -66,17 +68,20 @@ class AnswerCheck:
         )
 
     def _error(self, text: str, finish_reason: str | None) -> tuple[RowErrorKind, str] | None:
-        if self._output is None:
-            return None
-        if finish_reason == "length" and not self._is_whole(text):
-            return RowErrorKind.TRUNCATED, self._cut_off(text)
+        unfinished = endings.error_of(finish_reason)
+        if unfinished is not None or self._output is None:
+            return unfinished
+        if endings.ending(finish_reason) is Ending.CUT and not self._is_whole(text):
+            return RowErrorKind.TRUNCATED, self._cut_off(text, finish_reason)
         mismatch = self._mismatch(text, self._output)
         if mismatch is None:
             return None
         return RowErrorKind.INVALID_OUTPUT, f"{mismatch}: {text[:100]!r}"
 
-    def _cut_off(self, text: str) -> str:
-        """What is said of an answer that max_tokens has cut off; white space at its end is counted."""
+    def _cut_off(self, text: str, finish_reason: str | None) -> str:
+        """The message for an answer that was cut off; white space at its end is counted."""
+        if finish_reason != "length":
+            return f"the answer was cut off (finish_reason {finish_reason!r}): {text[:100]!r}"
         bare = text.rstrip()
         blank = len(text) - len(bare)
         if self._schema is None or blank < MANY_BLANKS:

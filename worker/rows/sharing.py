@@ -18,7 +18,7 @@ from nightshift.common.formats.values import to_rows
 from nightshift.common.spec import FunctionTask, JobSpec, RequestsTask
 from nightshift.worker.engines.images import Image
 from nightshift.worker.engines.pooling import Shares
-from nightshift.worker.engines.protocol import Answer, Outcome, Request
+from nightshift.worker.engines.protocol import Answer, Outcome, Request, Usage, with_usage
 
 KEPT_BYTES = 64 * 2**20
 """Memory of the answers that a child keeps, for rows that come later."""
@@ -255,11 +255,7 @@ class Rounds:
             self._release([key])
             return
         shared = replace(
-            outcome,
-            prompt_tokens=0,
-            output_tokens=0,
-            cached_tokens=0,
-            reasoning_tokens=0,
+            with_usage(outcome, Usage()),
             answered_by=self.row_index[position],
             columns={name: _own(value) for name, value in outcome.columns.items()},
         )

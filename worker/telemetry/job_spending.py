@@ -22,6 +22,7 @@ class _Job:
     cached_tokens: int = 0
     rows_shared: int = 0
     reasoning_tokens: int = 0
+    estimated_tokens: int = 0
     answered: AnswerCounts = NOTHING
 
 
@@ -62,9 +63,11 @@ class JobSpending:
         output_tokens: int = 0,
         cached_tokens: int = 0,
         reasoning_tokens: int = 0,
+        estimated_tokens: int = 0,
     ) -> None:
         """`rows` rows have an outcome, which took these tokens together. `cached_tokens` of the prompt tokens were
-        in the engine's cache; `reasoning_tokens` of the output tokens are thoughts.
+        in the engine's cache; `reasoning_tokens` of the output tokens are thoughts; `estimated_tokens` of both
+        were not counted by their server.
         """
         with self._lock:
             job = self._jobs[job_id]
@@ -73,6 +76,7 @@ class JobSpending:
             job.output_tokens += output_tokens
             job.cached_tokens += cached_tokens
             job.reasoning_tokens += reasoning_tokens
+            job.estimated_tokens += estimated_tokens
 
     def share(self, job_id: int) -> None:
         """A row has the answer of another one."""
@@ -101,6 +105,7 @@ class JobSpending:
                     cached_tokens=job.cached_tokens,
                     rows_shared=job.rows_shared,
                     reasoning_tokens=job.reasoning_tokens,
+                    estimated_tokens=job.estimated_tokens,
                     answered=job.answered,
                 )
                 for job_id, job in jobs.items()

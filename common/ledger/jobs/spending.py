@@ -30,7 +30,7 @@ class Spent:
 
     `rows_run` are rows with an outcome, committed or not; `rows_shared` of them have the answer of
     another row. `cached_tokens` of the prompt tokens were in an engine's cache, `reasoning_tokens` of the
-    output tokens are thoughts. `rows_open`, which is not a total, are the rows with an outcome whose batches are
+    output tokens are thoughts; `estimated_tokens` of both were not counted by their server. `rows_open`, which is not a total, are the rows with an outcome whose batches are
     still leased. `answered` counts the answers that are committed.
     """
 
@@ -43,24 +43,28 @@ class Spent:
     cached_tokens: int = 0
     rows_shared: int = 0
     reasoning_tokens: int = 0
+    estimated_tokens: int = 0
     answered: AnswerCounts = NOTHING
 
 
 REPORT = text("""
     INSERT INTO job_spending AS s (job_id, worker_id, engine_microseconds, rows_run, prompt_tokens,
                                    output_tokens, rows_open, cached_tokens, rows_shared,
-                                   reasoning_tokens, answer_lengths, label_counts)
+                                   reasoning_tokens, estimated_tokens, answer_lengths,
+                                   label_counts)
     SELECT job_id, :owner, engine_microseconds, rows_run, prompt_tokens, output_tokens, rows_open,
-           cached_tokens, rows_shared, reasoning_tokens, CAST(answer_lengths AS bigint[]),
+           cached_tokens, rows_shared, reasoning_tokens, estimated_tokens,
+           CAST(answer_lengths AS bigint[]),
            CAST(label_counts AS bigint[])
     FROM unnest(CAST(:job_id AS bigint[]), CAST(:engine_microseconds AS bigint[]),
                 CAST(:rows_run AS bigint[]), CAST(:prompt_tokens AS bigint[]),
                 CAST(:output_tokens AS bigint[]), CAST(:rows_open AS bigint[]),
                 CAST(:cached_tokens AS bigint[]), CAST(:rows_shared AS bigint[]),
-                CAST(:reasoning_tokens AS bigint[]), CAST(:answer_lengths AS text[]),
-                CAST(:label_counts AS text[]))
+                CAST(:reasoning_tokens AS bigint[]), CAST(:estimated_tokens AS bigint[]),
+                CAST(:answer_lengths AS text[]), CAST(:label_counts AS text[]))
          AS given (job_id, engine_microseconds, rows_run, prompt_tokens, output_tokens, rows_open,
-                   cached_tokens, rows_shared, reasoning_tokens, answer_lengths, label_counts)
+                   cached_tokens, rows_shared, reasoning_tokens, estimated_tokens, answer_lengths,
+                   label_counts)
     ORDER BY job_id
     -- Reports of several threads may come in another order than they were made.
     ON CONFLICT (job_id, worker_id) DO UPDATE
@@ -71,6 +75,7 @@ REPORT = text("""
         cached_tokens = greatest(s.cached_tokens, excluded.cached_tokens),
         rows_shared = greatest(s.rows_shared, excluded.rows_shared),
         reasoning_tokens = greatest(s.reasoning_tokens, excluded.reasoning_tokens),
+        estimated_tokens = greatest(s.estimated_tokens, excluded.estimated_tokens),
         -- Each number only grows, so the later of two arrays is the greater one.
         answer_lengths = greatest(s.answer_lengths, excluded.answer_lengths),
         label_counts = greatest(s.label_counts, excluded.label_counts),

@@ -6,27 +6,21 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx2
-
 from nightshift.common import remotes
 from nightshift.common.spec import GenerateTask, OpenaiEngineSpec
 from nightshift.common.spec.tasks.template_arguments import THINKING_SWITCHES
 from nightshift.common.states import BY_SERVER, RowErrorKind
+from nightshift.worker.engines import endings
 from nightshift.worker.engines.images import Image, with_images
-from nightshift.worker.engines.openai.endpoint import (
-    Body,
-    Endpoint,
-    reasoning_tokens,
-    usage,
-    with_args,
-)
+from nightshift.worker.engines.openai.endpoint import Body, Endpoint, by_index, with_args
+from nightshift.worker.engines.openai.errors import error_text
+from nightshift.worker.engines.openai.message import Message
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request
 from nightshift.worker.engines.resampling import UNSAMPLED, RowSampling
 from nightshift.worker.engines.structured import AnswerCheck
 from nightshift.worker.engines.thinking import Markers, Parted, at_a_line, part
 
-REASONING_FIELDS = ("reasoning", "reasoning_content")
-"""Fields of a message that hold its thoughts, as vLLM's and other servers name them."""
+TOOL_CALL = (RowErrorKind.INVALID_OUTPUT, "the model called a tool in place of an answer")
 
 MARKERS = (
     Markers("<think>", "</think>"),
@@ -70,38 +64,34 @@ class ChatCompletions(Endpoint):
         hello = Request(0, messages=[{"role": "user", "content": "Hi"}], max_tokens=1)
         return self.body(hello, UNSAMPLED)
 
-    def outcomes(self, response: httpx2.Response) -> Sequence[Outcome]:
-        """The text of each choice, checked against the structured output; the tokens of the request count with
-        the first.
-        """
-        data = json.loads(response.text)
-        choices = data["choices"][: self._task.sampling.n]
+    def outcomes(self, data: Any) -> Sequence[Outcome]:
+        """The text of each choice, in the order of their `index`, checked against the structured output."""
+        choices = by_index(data["choices"])[: self._task.sampling.n]
         if not choices:
-            raise ValueError("the answer has no choice")
-        prompt_tokens, output_tokens = usage(data)
-        outcomes = [self._outcome(each) for each in choices]
-        outcomes[0] = replace(
-            outcomes[0],
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-            reasoning_tokens=reasoning_tokens(data),
-        )
-        return outcomes
+            raise ValueError("the response has no choice")
+        broken = [each for each in choices if is_broken(each)]
+        if len(broken) == len(choices):
+            raise ValueError(broken_text(broken[0]))
+        return [self._outcome(each) for each in choices]
 
     def _outcome(self, choice: Mapping[str, Any]) -> Outcome:
-        message, reason = choice["message"], choice.get("finish_reason")
-        content = message.get("content")
-        if content is None and (message.get("refusal") or reason == "content_filter"):
-            return Refusal(
-                RowErrorKind.REFUSED, f"the model refused: {message.get('refusal') or reason}"
-            )
-        if content is not None and not isinstance(content, str):
-            raise TypeError("the answer's content is no text")
-        text = content or ""
+        reason = choice.get("finish_reason")
+        if is_broken(choice):
+            return Refusal(RowErrorKind.REFUSED, broken_text(choice))
+        message = Message.of(choice["message"])
+        if message.refusal:
+            return Refusal(RowErrorKind.REFUSED, f"the model refused: {message.refusal}")
+        if (unfinished := endings.error_of(reason)) is not None:
+            return Refusal(*unfinished)
+        if not message.content and message.calls_tool:
+            return Refusal(*TOOL_CALL)
+        text = message.content or ""
         parted = (
-            parted_answer(message, text, self._task.thinking) if self._is_parted else Parted(text)
+            parted_answer(text, message.thought, self._task.thinking)
+            if self._is_parted
+            else Parted(text)
         )
-        outcome = self._of_parted(parted, reason, has_content=content is not None)
+        outcome = self._of_parted(parted, reason, has_content=message.content is not None)
         return replace(
             outcome, columns={**outcome.columns, **self._columns(choice, parted, outcome)}
         )
@@ -117,6 +107,10 @@ class ChatCompletions(Endpoint):
         if parted.answer is None or (is_empty and not has_content):
             return Refusal(
                 RowErrorKind.INVALID_OUTPUT, "the model ended its answer inside its thinking"
+            )
+        if not has_content:
+            return Refusal(
+                RowErrorKind.INVALID_OUTPUT, "the message of the response has no content"
             )
         return self._check.outcome(parted.answer, reason, 0, 0)
 
@@ -157,17 +151,28 @@ def _given(message: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def parted_answer(message: Mapping[str, Any], content: str, thinking: str | None) -> Parted:
-    """The answer and its thoughts, wherever the server puts those: into a field of their own, or between the
-    markers of its model. `thinking` is what the task says of it.
+def is_broken(choice: Mapping[str, Any]) -> bool:
+    """Whether the server ended a choice before the model did."""
+    return bool(choice.get("error")) or (
+        endings.ending(choice.get("finish_reason")) is endings.Ending.BROKEN
+    )
+
+
+def broken_text(choice: Mapping[str, Any]) -> str:
+    """Why a broken choice has no answer."""
+    if error := choice.get("error"):
+        return f"the choice has an error: {error_text(error)}"
+    _, why = endings.error_of(choice.get("finish_reason")) or TOOL_CALL
+    return why
+
+
+def parted_answer(content: str, thought: str, thinking: str | None) -> Parted:
+    """The answer and its thoughts, wherever the server puts those: into `thought`, or between the markers of its
+    model in `content`. `thinking` is that of the task.
 
     Nobody tells whether the prompt opened a thought. An end marker without a start ends one where the task
     asks for thinking, or where the marker stands at a line's end, as models write it.
     """
-    thought = next(
-        (each for name in REASONING_FIELDS if isinstance(each := message.get(name), str) and each),
-        "",
-    )
     markers = next((each for each in MARKERS if _begins(content, each, thinking)), None)
     if markers is None:
         markers = next((each for each in MARKERS if thought and each.end in content), None)

@@ -1,15 +1,51 @@
 """What the endpoints of a remote server have in common."""
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import httpx2
 
-from nightshift.worker.engines.openai.errors import RequestError
+from nightshift.worker.engines.openai.errors import RequestError, error_text
 from nightshift.worker.engines.protocol import Outcome, Refusal, Request
 from nightshift.worker.engines.resampling import RowSampling
 
 Body = dict[str, Any]
+
+MOST_MESSAGE = 1000
+"""Characters of a server's text that a message quotes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A 2xx response. `data` is its JSON, None where it is not JSON; `text` is its body."""
+
+    status: int
+    text: str
+    data: Any
+    header_id: str | None = None
+
+    @classmethod
+    def of(cls, response: httpx2.Response) -> "Response":
+        """Reads the body."""
+        text = response.text
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError):
+            data = None
+        return cls(response.status_code, text, data, response.headers.get("x-request-id"))
+
+    @property
+    def request_id(self) -> str | None:
+        """The server's number of the request."""
+        own = self.data.get("id") if isinstance(self.data, Mapping) else None
+        return self.header_id or (own if isinstance(own, str) else None)
+
+    @property
+    def json_text(self) -> str | None:
+        """The body where it is JSON."""
+        return None if self.data is None else self.text
 
 
 class Endpoint(Protocol):
@@ -23,18 +59,27 @@ class Endpoint(Protocol):
     def probe(self) -> Body:
         """The body of the smallest request of this kind."""
 
-    def outcomes(self, response: httpx2.Response) -> Sequence[Outcome]:
-        """The outcome of each sample; ValueError, KeyError, TypeError, IndexError or AttributeError for a
-        response that the API does not know.
+    def outcomes(self, data: Any) -> Sequence[Outcome]:
+        """The outcome of each sample, without its tokens, of a response's JSON; ValueError, KeyError, TypeError,
+        IndexError or AttributeError for a response that has no answer.
         """
 
-    def parsed(self, response: httpx2.Response) -> Sequence[Outcome] | RequestError:
-        """The outcomes in a 2xx response; RequestError for one that the API does not know."""
+    def parsed(self, response: Response) -> Sequence[Outcome] | RequestError:
+        """The outcomes in a 2xx response; RequestError for one that has no answer, which another try may have."""
         try:
-            return self.outcomes(response)
+            if response.data is None:
+                raise ValueError("it is not JSON")
+            if isinstance(response.data, Mapping) and (error := response.data.get("error")):
+                raise ValueError(f"it is an error: {error_text(error)}")
+            return self.outcomes(response.data)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            name = "" if type(error) is ValueError else f"{type(error).__name__}: "
             return RequestError(
-                f"the server's answer is not one of the OpenAI API ({type(error).__name__}: {error})"
+                f"the response has no answer ({name}{error})"[:MOST_MESSAGE],
+                is_answered=True,
+                status=response.status,
+                request_id=response.request_id,
+                body=response.json_text,
             )
 
     def refusal(self, error: RequestError) -> Refusal:
@@ -47,28 +92,10 @@ def with_args(body: Body, args: Mapping[str, Any]) -> Body:
     return {name: value for name, value in {**body, **args}.items() if value is not None}
 
 
-def usage(data: Mapping[str, Any]) -> tuple[int, int]:
-    """Prompt and output tokens as the server counts them, cached and reasoning tokens included.
-
-    A count that is missing or impossible is 0.
+def by_index(given: Any) -> list[Mapping[str, Any]]:
+    """The choices or embeddings of a response in the order of their `index`, as they stand where they have none or
+    the same. TypeError for what is not a list.
     """
-    counts = data.get("usage")
-    if not isinstance(counts, Mapping):
-        return 0, 0
-    prompt = counts.get("prompt_tokens", counts.get("input_tokens"))
-    output = counts.get("completion_tokens", counts.get("output_tokens"))
-    return _count(prompt), _count(output)
-
-
-def reasoning_tokens(data: Mapping[str, Any]) -> int:
-    """How many of the output tokens are thoughts, as the server counts them; 0 where it counts none."""
-    counts = data.get("usage")
-    if not isinstance(counts, Mapping):
-        return 0
-    found = counts.get("completion_tokens_details") or counts.get("output_tokens_details")
-    return _count(found.get("reasoning_tokens")) if isinstance(found, Mapping) else 0
-
-
-def _count(value: Any) -> int:
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    return int(value) if is_whole and 0 <= value < 2**31 else 0
+    if not isinstance(given, list):
+        raise TypeError("its list of answers is missing")
+    return sorted(given, key=lambda each: int(each.get("index") or 0))

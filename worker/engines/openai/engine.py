@@ -5,12 +5,12 @@ the batch is given back, when neither another row nor the smallest request of al
 """
 
 import asyncio
+import json
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -24,18 +24,31 @@ from nightshift.common.ledger.fleet.outages import Kind
 from nightshift.common.settings import Settings
 from nightshift.common.spec import GenerateTask, OpenaiEngineSpec, Task
 from nightshift.common.spec.tasks.sampling import THINKING_TOKENS
-from nightshift.common.states import BY_SERVER, RowErrorKind
+from nightshift.common.states import BY_SERVER
 from nightshift.common.telemetry.metrics import Stage
-from nightshift.common.text import counted
 from nightshift.worker.engines.images import BatchReads, Reads
 from nightshift.worker.engines.loop_thread import LoopThread, cancel_tasks, run_rows
-from nightshift.worker.engines.openai.endpoint import Body, Endpoint
+from nightshift.worker.engines.openai.endpoint import Body, Endpoint, Response
 from nightshift.worker.engines.openai.errors import RequestError, request_error, spent_limit
 from nightshift.worker.engines.openai.limiter import Limiter, Rates, Reservation
-from nightshift.worker.engines.openai.requests import endpoint_for, estimated_tokens
+from nightshift.worker.engines.openai.requests import endpoint_for
 from nightshift.worker.engines.openai.server import RequestHistory, RetryPolicy, Server
-from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work, timed_out
-from nightshift.worker.engines.resampling import UNSAMPLED, RowSampling, sample_until_valid
+from nightshift.worker.engines.openai.usage import estimated_tokens, is_counted, usage_of
+from nightshift.worker.engines.protocol import (
+    Outcome,
+    Refusal,
+    Request,
+    Usage,
+    Work,
+    timed_out,
+    with_usage,
+)
+from nightshift.worker.engines.resampling import (
+    UNSAMPLED,
+    RowSampling,
+    sample_of,
+    sample_until_valid,
+)
 
 TICK_SECONDS = 1.0
 """How often the loop shows that it lives: every request has its own end, so only it can stall."""
@@ -162,20 +175,32 @@ class OpenaiEngine:
 
         async def sample_once(sampling: RowSampling) -> Sequence[Outcome]:
             nonlocal history
-            history = RequestHistory(history.spent_seconds)
-            make = partial(make_body, sampling)
-            found = await self._persist(work, request.row_index, endpoint, make, history)
-            if isinstance(found, Refusal):
-                return [found] * sampling.n
-            return found[: sampling.n] if len(found) >= sampling.n else _too_few(found, sampling.n)
+            samples: list[Outcome] = []
+            while len(samples) < sampling.n:
+                drawn = sampling
+                if samples or self._server.ignores_n:
+                    drawn = sample_of(sampling, len(samples))
+                history = RequestHistory(history.spent_seconds, usage=history.usage)
+                make = partial(make_body, drawn)
+                found = await self._persist(work, request.row_index, endpoint, make, history)
+                if isinstance(found, Refusal):
+                    return [*samples, *[found] * (sampling.n - len(samples))]
+                if len(found) == 1 < drawn.n:
+                    self._server.ignores_n = True
+                samples += found
+            return samples
 
-        if isinstance(work.task, GenerateTask):
-            outcome = await sample_until_valid(work.task, request, sample_once)
-        else:
-            (outcome,) = await sample_once(UNSAMPLED)
+        try:
+            if isinstance(work.task, GenerateTask):
+                outcome = await sample_until_valid(work.task, request, sample_once)
+            else:
+                (outcome,) = await sample_once(UNSAMPLED)
+        except BaseException:
+            work.spend(history.usage)
+            raise
         queued = work.recorder.clock() - asked_at - history.spent_seconds
         work.recorder.stage_passed(Stage.QUEUE, max(0.0, queued))
-        return outcome
+        return with_usage(outcome, history.usage.in_a_row)
 
     async def _persist(
         self,
@@ -193,7 +218,12 @@ class OpenaiEngine:
             outcome = await self._try(work, row_index, endpoint, make_body, history)
             if not isinstance(outcome, RequestError):
                 return outcome
-            if outcome.is_final or await self._server.is_rows_fault(endpoint, history, outcome):
+            server = self._server
+            if outcome.is_answered:
+                is_over = server.is_unusable(endpoint, row_index, history, outcome)
+            else:
+                is_over = outcome.is_final or await server.is_rows_fault(endpoint, history, outcome)
+            if is_over:
                 return endpoint.refusal(outcome)
             work.recorder.waits(
                 Kind.RATE if outcome.is_limit else Kind.SERVER,
@@ -247,42 +277,46 @@ class OpenaiEngine:
                 return RequestError(late.message, kind=late.kind, is_timeout=True)
             except openai.APIError as error:
                 history.spent_seconds += time.monotonic() - began
-                return await self._refused(reservation, request_error(error, self._server.redact))
+                refused = request_error(error, self._server.redact)
+                return await self._refused(reservation, endpoint, body, history, refused)
             finally:
                 work.recorder.rows_left()
             history.spent_seconds += time.monotonic() - began
-        outcomes = endpoint.parsed(response)
+        answer = Response.of(response)
+        used = usage_of(answer.data, body)
+        history.usage += used
+        await self._limiter.correct(reservation, used.prompt_tokens + used.output_tokens)
+        if (pause := spent_limit(response.headers)) is not None:
+            await self._limiter.pause(pause)
+        outcomes = endpoint.parsed(answer)
         if isinstance(outcomes, RequestError):
-            return outcomes
-        self._server.answered_at = time.monotonic()
+            return outcomes.redacted(self._server.redact)
+        self._server.answered(endpoint)
         # An admitted request may be refused again: an answer alone ends what was waited for.
         for kind in (Kind.SERVER, Kind.RATE):
             work.recorder.went_on(kind, None)
-        if used := sum(each.prompt_tokens + each.output_tokens for each in outcomes):
-            await self._limiter.correct(reservation, used)
-        if (pause := spent_limit(response.headers)) is not None:
-            await self._limiter.pause(pause)
         return outcomes
 
-    async def _refused(self, reservation: Reservation, error: RequestError) -> RequestError:
-        """Gives the tokens back, and pauses the whole fleet where the server is over its limit."""
+    async def _refused(
+        self,
+        reservation: Reservation,
+        endpoint: Endpoint,
+        body: Body,
+        history: RequestHistory,
+        error: RequestError,
+    ) -> RequestError:
+        """Gives the tokens back that the server did not count, and pauses the whole fleet where the server is over
+        its limit.
+        """
         if error.status is not None:
-            await self._limiter.correct(reservation, 0)
+            data = None if error.body is None else json.loads(error.body)
+            used = usage_of(data, body) if is_counted(data) else Usage()
+            history.usage += used
+            await self._limiter.correct(reservation, used.prompt_tokens + used.output_tokens)
         if error.is_final:
-            self._server.answered_at = time.monotonic()
+            self._server.answered(endpoint)
         if error.pause_seconds is not None:
             await self._limiter.pause(error.pause_seconds)
         elif error.is_limit:  # the server did not say for how long
             await self._limiter.pause(self._policy.backoff_seconds / 2)
         return error
-
-
-def _too_few(found: Sequence[Outcome], n: int) -> list[Outcome]:
-    """The outcomes of a request for n samples of which the server gave fewer: no vote of theirs would be one
-    of n. The tokens of all count with the first, as in `found`.
-    """
-    why = f"the server returned {len(found)} of {counted(n, 'sample')}: perhaps it does not know the field n"
-    missing = Refusal(RowErrorKind.INVALID_OUTPUT, why)
-    spent = ("prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
-    first = replace(missing, **{name: getattr(found[0], name) for name in spent})
-    return [first, *[missing] * (n - 1)]

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -38,7 +38,8 @@ class RequestError(Exception):
 
     `kind` is the row's error where the row is to blame. `is_final`: the same request would be
     refused again. `is_limit`: the server is over a rate limit. `is_timeout`: the request took all
-    the time of its row. `needs_person`: the key or the account is refused. `pause_seconds` is what
+    the time of its row. `is_answered`: the status was 2xx, so the request is paid, and the response has no answer.
+    `needs_person`: the key or the account is refused. `pause_seconds` is what
     the server asks to wait, None where it does not ask. `status`, `request_id` and `body` (JSON
     text) are those of the server's response, where there was one.
     """
@@ -49,6 +50,7 @@ class RequestError(Exception):
     is_final: bool = False
     is_limit: bool = False
     is_timeout: bool = False
+    is_answered: bool = False
     needs_person: bool = False
     pause_seconds: float | None = None
     status: int | None = None
@@ -57,6 +59,11 @@ class RequestError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+    def redacted(self, redact: Redact) -> "RequestError":
+        """The same error without the key."""
+        body = None if self.body is None else redact(self.body)
+        return replace(self, message=redact(self.message), body=body)
 
 
 def redactor(key: str) -> Redact:
@@ -116,6 +123,11 @@ def spent_limit(headers: Mapping[str, str]) -> float | None:
         and f"x-ratelimit-remaining-{what}" in headers
     ]
     return max((wait for wait in waits if wait is not None), default=None)
+
+
+def error_text(error: object) -> str:
+    """The message of an error that stands in a response."""
+    return _message_and_code(error)[0]
 
 
 def _message_and_code(body: object) -> tuple[str, str | None]:

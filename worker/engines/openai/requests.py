@@ -1,11 +1,9 @@
 """How rows become requests of the OpenAI API, and responses become outcomes; a class a task."""
 
-import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import httpx2
 import numpy as np
 
 from nightshift.common.errors import Permanent
@@ -13,29 +11,18 @@ from nightshift.common.permits import models
 from nightshift.common.spec import EmbedTask, GenerateTask, OpenaiEngineSpec, RequestsTask, Task
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines import pooling
-from nightshift.worker.engines.openai.chat import ChatCompletions
+from nightshift.worker.engines.openai.chat import ChatCompletions, broken_text, is_broken
 from nightshift.worker.engines.openai.endpoint import (
+    MOST_MESSAGE,
     Body,
     Endpoint,
-    reasoning_tokens,
-    usage,
+    Response,
+    by_index,
     with_args,
 )
 from nightshift.worker.engines.openai.errors import RequestError
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, response_columns
 from nightshift.worker.engines.resampling import UNSAMPLED, RowSampling
-
-BYTES_A_TOKEN = 4
-"""About how many UTF-8 bytes of English a token has."""
-
-IMAGE_TOKENS = 1000
-"""Estimate for an image, until the server has counted its tokens."""
-
-LONGEST = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-"""Fields that hold the length of the longest answer."""
-
-DATA_URL = "data:image/"
-"""How an image in a body begins."""
 
 
 def endpoint_for(
@@ -80,23 +67,25 @@ class Embeddings(Endpoint):
         """One word."""
         return self.body(Request(0, text="Hi"), UNSAMPLED)
 
-    def outcomes(self, response: httpx2.Response) -> Sequence[Outcome]:
-        """The first vector, cut and scaled as the task says; a cut vector is scaled by default."""
-        data = json.loads(response.text)
-        prompt_tokens, _ = usage(data)
-        vector = np.asarray(data["data"][0]["embedding"], dtype=np.float64)
+    def outcomes(self, data: Any) -> Sequence[Outcome]:
+        """The vector, cut and scaled as the task says; a cut vector is scaled by default."""
+        found = by_index(data["data"])
+        if len(found) != 1 or found[0].get("index") not in (None, 0):
+            raise ValueError(
+                f"it has {len(found)} embeddings for one text, or none with the index 0"
+            )
+        vector = np.asarray(found[0]["embedding"], dtype=np.float64)
         if vector.ndim != 1 or not vector.size or not np.isfinite(vector).all():
-            raise ValueError("the embedding is no list of finite numbers")
+            raise ValueError("the embedding is not a list of finite numbers")
         dimensions = self._task.dimensions
         if dimensions is not None and dimensions > vector.size:
             refusal = Refusal(
                 RowErrorKind.REFUSED,
                 f"the embedding has {vector.size} dimensions, fewer than task.dimensions "
                 f"{dimensions}",
-                prompt_tokens,
             )
             return [refusal]
-        return pooling.embeddings(vector[None], self._task, dimensions is not None, [prompt_tokens])
+        return pooling.embeddings(vector[None], self._task, dimensions is not None, [0])
 
 
 PROBES: dict[str, Body] = {
@@ -105,6 +94,18 @@ PROBES: dict[str, Body] = {
     "/responses": {"input": "Hi", "max_output_tokens": 16},
     "/embeddings": {"input": "Hi"},
 }
+
+
+RESULTS = {
+    "/chat/completions": "choices",
+    "/completions": "choices",
+    "/responses": "output",
+    "/embeddings": "data",
+}
+"""The field of a response that holds what was asked for."""
+
+ENDED = (None, "completed", "incomplete")
+"""Values of `status`, which responses alone have, of a response that holds an answer, whole or cut."""
 
 
 class PassThrough(Endpoint):
@@ -138,21 +139,28 @@ class PassThrough(Endpoint):
         """The smallest request of the endpoint."""
         return {"model": self._engine.model, **PROBES[self.path]}
 
-    def outcomes(self, response: httpx2.Response) -> Sequence[Outcome]:
-        """The response as it is."""
-        data = json.loads(response.text)
-        if not isinstance(data, dict):
-            raise TypeError("the answer is no JSON object")
-        prompt_tokens, output_tokens = usage(data)
-        request_id = response.headers.get("x-request-id") or data.get("id")
-        columns = response_columns(response.status_code, request_id, response.text)
-        answer = Answer(
-            columns,
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-            reasoning_tokens=reasoning_tokens(data),
-        )
-        return [answer]
+    def parsed(self, response: Response) -> Sequence[Outcome] | RequestError:
+        """The response as it is, where it is one of the endpoint."""
+        found = super().parsed(response)
+        if isinstance(found, RequestError):
+            return found
+        return [Answer(response_columns(response.status, response.request_id, response.text))]
+
+    def outcomes(self, data: Any) -> Sequence[Outcome]:
+        """Nothing: raises what `parsed` handles for a response that is not one of the endpoint, or whose server gave
+        up before the model ended.
+        """
+        found = data[RESULTS[self.path]]
+        if not isinstance(found, list):
+            raise TypeError(f"its {RESULTS[self.path]} is not a list")
+        if data.get("status") not in ENDED:
+            raise ValueError(f"its status is {data['status']!r}"[:MOST_MESSAGE])
+        if self.path in ("/chat/completions", "/completions"):
+            if not found:
+                raise ValueError("it has no choice")
+            if all(map(is_broken, found)):
+                raise ValueError(broken_text(found[0]))
+        return []
 
     def refusal(self, error: RequestError) -> Refusal:
         """The refusal with the server's response, for the file of errors."""
@@ -160,33 +168,3 @@ class PassThrough(Endpoint):
         if error.body is not None:
             columns = response_columns(error.status, error.request_id, error.body)
         return Refusal(error.kind, str(error), columns=columns)
-
-
-def estimated_tokens(body: Mapping[str, Any]) -> float:
-    """About what a request uses at most: its text, its images and its longest answer."""
-    images: list[str] = []
-    prompts = [_without_images(body.get(name), images) for name in ("messages", "prompt", "input")]
-    text = json.dumps([each for each in prompts if each is not None], ensure_ascii=False)
-    size = len(text.encode(errors="surrogatepass"))
-    longest = next(filter(None, map(body.get, LONGEST)), 0)
-    answers = body.get("n") or 1
-    if not isinstance(longest, int) or not isinstance(answers, int):
-        longest = answers = 0  # the server refuses such a body
-    tokens = size / BYTES_A_TOKEN + len(images) * IMAGE_TOKENS
-    return tokens + max(0, longest * answers)
-
-
-def _without_images(value: Any, images: list[str]) -> Any:
-    """The value with None in place of its images, which are added to `images`.
-
-    An image may have 80 MB, of which no copy is made.
-    """
-    match value:
-        case str() if value.startswith(DATA_URL):
-            images.append(value)
-            return None
-        case Mapping():
-            return {name: _without_images(each, images) for name, each in value.items()}
-        case list() | tuple():
-            return [_without_images(each, images) for each in value]
-    return value

@@ -19,8 +19,10 @@ from nightshift.common.errors import (
     EngineUnavailable,
 )
 from nightshift.common.spec import OpenaiEngineSpec
-from nightshift.worker.engines.openai.endpoint import Endpoint
+from nightshift.worker.engines.openai.endpoint import Endpoint, Response
 from nightshift.worker.engines.openai.errors import RequestError, redactor, request_error
+from nightshift.worker.engines.openai.usage import usage_of
+from nightshift.worker.engines.protocol import Usage
 
 log = structlog.get_logger(__name__)
 
@@ -103,17 +105,23 @@ class RetryPolicy:
     The server is judged after `tries` failures, after `limited_tries` answers of "too many requests", after a
     timeout, and after `outage_seconds` without an answer to any row. If the server has answered another
     row meanwhile, or answers a probe, the row fails. If not, a refused key or account pauses the job, a
-    timeout or an outage releases the batch, and after any other failure the row is tried again. A probe may
-    take `probe_seconds`, and its result is valid for `probe_valid_seconds`.
+    timeout or an outage releases the batch, and after any other failure the row is tried again. A 2xx response
+    without an answer is paid: after `unusable_tries` of them the row fails, and after `unusable_rows` rows in a row
+    that failed so the job pauses. A probe may take `probe_seconds`, and its result is valid for `probe_valid_seconds`.
     """
 
     tries: int = 6
     limited_tries: int = 30
     backoff_seconds: float = 1.0
     longest_backoff_seconds: float = 60.0
+    unusable_tries: int = 3
+    unusable_rows: int = 5
     outage_seconds: float = 300.0
     probe_seconds: float = 30.0
     probe_valid_seconds: float = 10.0
+
+
+NO_TOKENS = Usage()
 
 
 @dataclass(slots=True)
@@ -121,7 +129,8 @@ class RequestHistory:
     """The tries of one request so far.
 
     `spent_seconds` is the time in the server, without any queue. `sent_at` is when the latest try
-    was sent, `failing_since` when the first one failed (monotonic seconds).
+    was sent, `failing_since` when the first one failed (monotonic seconds). `unusable` counts 2xx responses without
+    an answer. `usage` is what all requests of the row took.
     """
 
     spent_seconds: float = 0.0
@@ -129,12 +138,15 @@ class RequestHistory:
     limited: int = 0
     sent_at: float = 0.0
     failing_since: float = 0.0
+    unusable: int = 0
+    usage: Usage = NO_TOKENS
 
 
 class Server:
     """The remote server of one engine, whose loop alone uses this.
 
-    `answered_at` is when a row last got an answer (monotonic seconds). `redact` takes the key out
+    `answered_at` is when a row last got an answer (monotonic seconds). `ignores_n`: the server returned one sample
+    where several were requested. `redact` takes the key out
     of a text.
     """
 
@@ -143,6 +155,8 @@ class Server:
         self.client = Client(spec.base_url, key, spec.concurrency + 1)
         self.redact = redactor(key)
         self.answered_at = 0.0
+        self.ignores_n = False
+        self._unusable: dict[str, set[int]] = {}
         self._base_url = spec.base_url
         self._has_key = bool(key)
         self._policy = policy
@@ -180,6 +194,32 @@ class Server:
             reason = request_error(error, self.redact)
             log.warning("server_away", base_url=base_url, error=str(reason))
 
+    def answered(self, endpoint: Endpoint) -> None:
+        """Record that a row has its answer, or that its body was refused."""
+        self.answered_at = time.monotonic()
+        self._unusable.pop(endpoint.path, None)
+
+    def is_unusable(
+        self, endpoint: Endpoint, row_index: int, history: RequestHistory, error: RequestError
+    ) -> bool:
+        """Return True if the row fails after this 2xx response without an answer, False if it is requested again.
+
+        Raises EngineRefused where several rows in a row have failed so: the address or the model is not what the
+        spec takes it for.
+        """
+        history.unusable += 1
+        if history.unusable < self._policy.unusable_tries:
+            return False
+        rows = self._unusable.setdefault(endpoint.path, set())
+        rows.add(row_index)
+        if len(rows) < self._policy.unusable_rows:
+            return True
+        del self._unusable[endpoint.path]
+        raise EngineRefused(
+            f"{self._base_url} returned no usable answer for {len(rows)} rows in a row ({error}): correct "
+            "engine.base_url, engine.model or the server, then resume the job"
+        )
+
     async def is_rows_fault(
         self, endpoint: Endpoint, history: RequestHistory, error: RequestError
     ) -> bool:
@@ -196,7 +236,7 @@ class Server:
         is_tried = history.tries >= policy.tries or history.limited >= policy.limited_tries
         if not (is_tried or error.is_timeout or is_outage):
             return False
-        if self.answered_at > history.sent_at or await self._serves(endpoint):
+        if self.answered_at > history.sent_at or await self._serves(endpoint, history):
             return True
         if error.needs_person:
             raise EngineRefused(
@@ -207,14 +247,18 @@ class Server:
             raise EngineUnavailable(f"{self._base_url} answers no request: {error}")
         return False
 
-    async def _serves(self, endpoint: Endpoint) -> bool:
-        """Whether the smallest request gets an answer; a refusal of its body is an answer."""
+    async def _serves(self, endpoint: Endpoint, history: RequestHistory) -> bool:
+        """Whether the smallest request gets an answer; a refusal of its body is an answer. The row that asks
+        pays for the request.
+        """
         async with self._probing:
             if time.monotonic() - self._probed_at < self._policy.probe_valid_seconds:
                 return self._probe_succeeded
             try:
+                body = endpoint.probe()
                 async with asyncio.timeout(self._policy.probe_seconds):
-                    response = await self.client.send(endpoint.path, endpoint.probe())
+                    response = Response.of(await self.client.send(endpoint.path, body))
+                history.usage += usage_of(response.data, body)
                 # A page of a proxy is no answer, whatever its status.
                 self._probe_succeeded = not isinstance(endpoint.parsed(response), RequestError)
             except (openai.APIError, TimeoutError) as error:

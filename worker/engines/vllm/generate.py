@@ -17,6 +17,7 @@ from nightshift.common.errors import JobRefused
 from nightshift.common.spec import GenerateTask
 from nightshift.common.states import RowErrorKind
 from nightshift.common.text import counted
+from nightshift.worker.engines.endings import Ending, ending
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
 from nightshift.worker.engines.resampling import (
     RESAMPLED,
@@ -39,9 +40,6 @@ from nightshift.worker.engines.vllm.turns import LIKELIEST, NAMED
 from nightshift.worker.engines.vllm.verify import grammar_check, verified
 
 log = structlog.get_logger(__name__)
-
-ANSWERED = ("stop", "length", "repetition")
-"""Finish reasons of an answer; with any other, vLLM gave up on the row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +363,7 @@ class Generation(TaskHandler):
         is_free: bool,
     ) -> tuple[Outcome, bool]:
         """The outcome of a sample, and whether it begins with a thought."""
-        if completion.finish_reason not in ANSWERED:
+        if ending(completion.finish_reason) not in (Ending.WHOLE, Ending.CUT):
             raise ValueError(f"it ended the row with {completion.finish_reason!r}; see its log")
         tokens = len(completion.token_ids)
         parted, thought_tokens = self._split.part(

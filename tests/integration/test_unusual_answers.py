@@ -1,0 +1,219 @@
+"""Responses of remote servers that are not plain answers: what becomes of the row, and what it costs."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nightshift.common.errors import EngineRefused
+from nightshift.common.settings import Settings
+from nightshift.common.spec import EmbedTask, GenerateTask, OpenaiEngineSpec, RequestsTask, Task
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.openai.engine import OpenaiEngine
+from nightshift.worker.engines.openai.server import RetryPolicy
+from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Usage, Work
+from tests.support.misbehaving import CHAT, EMBEDDINGS, TRIES, Case, chat, choice
+from tests.support.remote import Call, Remote, Reply, answered
+
+QUICK = RetryPolicy(backoff_seconds=0.001, longest_backoff_seconds=0.002)
+PATIENT = replace(QUICK, unusable_rows=1000)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Remote]:
+    with Remote().running() as server:
+        yield server
+
+
+@pytest.fixture
+def remote(server: Remote) -> Remote:
+    """The server, of which the test says what it returns; it has got no request yet."""
+    server.calls.clear()
+    return server
+
+
+def loaded(remote: Remote, policy: RetryPolicy, **fields: Any) -> OpenaiEngine:
+    given = {"backend": "openai", "model": "m", "base_url": remote.url, **fields}
+    return OpenaiEngine(OpenaiEngineSpec.model_validate(given), Settings(), policy)
+
+
+@pytest.fixture(scope="module")
+def engine(server: Remote) -> Iterator[OpenaiEngine]:
+    """An engine that never pauses a job; all tests share it, since a load costs more than their requests."""
+    engine = loaded(server, PATIENT)
+    yield engine
+    engine.close()
+
+
+def generate(**fields: Any) -> GenerateTask:
+    return GenerateTask.model_validate({"kind": "generate", "prompt": "{{ text }}", **fields})
+
+
+def chats(*texts: str) -> list[Request]:
+    return [
+        Request(index, messages=[{"role": "user", "content": text}])
+        for index, text in enumerate(texts)
+    ]
+
+
+def run(engine: OpenaiEngine, task: Task, requests: list[Request]) -> dict[int, Outcome]:
+    found: dict[int, Outcome] = {}
+    work = Work(task, requests, 60, found.__setitem__, resolved=engine.resolve(task))
+    engine.start(work).result(60)
+    return found
+
+
+def check(case: Case, outcome: Outcome, remote: Remote) -> None:
+    if isinstance(case.becomes, RowErrorKind):
+        assert isinstance(outcome, Refusal), outcome
+        assert outcome.kind is case.becomes, outcome
+    else:
+        assert isinstance(outcome, Answer), outcome
+    assert len(remote.calls) == case.requests
+    spent = (outcome.prompt_tokens, outcome.output_tokens, outcome.estimated_tokens)
+    assert spent == tuple(case.requests * count for count in (*case.tokens, case.estimated))
+
+
+@pytest.mark.parametrize("case", CHAT.values(), ids=CHAT)
+def test_a_chat_completion_is_an_answer_or_a_row_error_and_each_request_counts(
+    engine: OpenaiEngine, remote: Remote, case: Case
+) -> None:
+    remote.behave = lambda call: Reply(body=case.body)
+    (outcome,) = run(engine, generate(), chats("a")).values()
+    check(case, outcome, remote)
+    if isinstance(outcome, Answer):
+        assert outcome.columns["output"] == case.becomes
+
+
+@pytest.mark.parametrize("case", EMBEDDINGS.values(), ids=EMBEDDINGS)
+def test_an_embedding_is_a_vector_or_a_row_error_and_each_request_counts(
+    engine: OpenaiEngine, remote: Remote, case: Case
+) -> None:
+    remote.behave = lambda call: Reply(body=case.body)
+    task = EmbedTask.model_validate({"kind": "embed", "text": "{{ text }}"})
+    (outcome,) = run(engine, task, [Request(0, text="a")]).values()
+    check(case, outcome, remote)
+
+
+@pytest.mark.parametrize(
+    "reason", ["abort", "error", None, "content_filter", "length", "tool_calls"]
+)
+def test_the_beginning_of_a_longer_answer_never_fits_a_form(
+    engine: OpenaiEngine, remote: Remote, reason: str | None
+) -> None:
+    remote.behave = lambda call: Reply(body=chat(choice("12", reason)))
+    for form in (
+        {"regex": "[0-9]+"},
+        {"json_schema": {"type": "integer"}},
+        {"choice": ["12", "123"]},
+    ):
+        (outcome,) = run(engine, generate(output=form), chats("a")).values()
+        assert isinstance(outcome, Refusal), (form, outcome)
+
+
+def test_thinking_parts_are_the_thought(engine: OpenaiEngine, remote: Remote) -> None:
+    remote.behave = lambda call: Reply(body=CHAT["thought_parts"].body)
+    (outcome,) = run(engine, generate(keep_reasoning=True), chats("a")).values()
+    assert outcome.columns == {"output": "blue", "reasoning": "Sky."}
+
+
+def test_choices_are_read_by_their_index(engine: OpenaiEngine, remote: Remote) -> None:
+    names = ["a", "b", "c"]
+    choices = [choice(name) | {"index": index} for index, name in enumerate(names)]
+    remote.behave = lambda call: Reply(body=chat(*reversed(choices)))
+    sampling = {"n": 3, "temperature": 0.5}
+    (outcome,) = run(engine, generate(sampling=sampling), chats("a")).values()
+    assert [each["output"] for each in outcome.columns["outputs"]] == names
+
+
+def test_one_sample_that_was_not_finished_is_null_and_the_others_stay(
+    engine: OpenaiEngine, remote: Remote
+) -> None:
+    choices = [choice("a"), choice("b", "abort") | {"index": 1}, choice("c") | {"index": 2}]
+    remote.behave = lambda call: Reply(body=chat(*choices))
+    sampling = {"n": 3, "temperature": 0.5}
+    (outcome,) = run(engine, generate(sampling=sampling), chats("a")).values()
+    assert [each and each["output"] for each in outcome.columns["outputs"]] == ["a", None, "c"]
+    assert len(remote.calls) == 1
+
+
+def test_an_answer_that_is_not_one_at_first_costs_both_requests(
+    engine: OpenaiEngine, remote: Remote
+) -> None:
+    def behave(call: Call) -> Reply:
+        return Reply(body=CHAT["abort" if call.number == 1 else "stop"].body)
+
+    remote.behave = behave
+    (outcome,) = run(engine, generate(), chats("a")).values()
+    assert isinstance(outcome, Answer)
+    assert (outcome.prompt_tokens, outcome.output_tokens) == (14, 6)
+
+
+def test_an_error_of_the_server_counts_where_it_has_a_count(
+    engine: OpenaiEngine, remote: Remote
+) -> None:
+    error = {"error": {"message": "no"}, "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
+    remote.behave = lambda call: Reply(400, error)
+    (outcome,) = run(engine, generate(), chats("a")).values()
+    assert isinstance(outcome, Refusal)
+    assert (outcome.prompt_tokens, outcome.output_tokens) == (7, 3)
+
+
+def test_only_several_different_rows_in_a_row_without_an_answer_pause_the_job(
+    remote: Remote,
+) -> None:
+    engine = loaded(remote, QUICK, concurrency=1)
+    remote.behave = lambda call: Reply(body=b"<html>")
+    for _ in range(QUICK.unusable_rows):  # the same row again and again
+        (outcome,) = run(engine, generate(), chats("a")).values()
+        assert isinstance(outcome, Refusal)
+    remote.behave = lambda call: Reply(body=b"<html>") if call.text != "good" else answered(call)
+    kinds = []
+    for request in chats(*["a", "b", "c", "good"] * 3):
+        kinds += map(type, run(engine, generate(), [request]).values())
+    assert kinds == [Refusal, Refusal, Refusal, Answer] * 3
+    remote.calls.clear()
+    spent: list[Usage] = []
+    rows: dict[int, Outcome] = {}
+    work = Work(generate(), chats(*"abcde"), 60, rows.__setitem__, spend=spent.append)
+    with pytest.raises(EngineRefused, match="5 rows in a row"):
+        engine.start(work).result(60)
+    assert len(rows) == QUICK.unusable_rows - 1
+    # The row that pauses the job has no outcome, and its requests count nevertheless.
+    counted = sum(each.prompt_tokens for each in [*rows.values(), *spent])
+    assert counted == 9 * len(remote.calls) == 9 * TRIES * QUICK.unusable_rows
+    engine.close()
+
+
+BROKEN = [choice("blu", "abort")]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "requests"),
+    [
+        ("/v1/chat/completions", chat(choice()), 1),
+        ("/v1/chat/completions", chat(choice(None, "tool_calls")), 1),
+        ("/v1/chat/completions", chat(choice("", "content_filter")), 1),
+        ("/v1/chat/completions", chat(*BROKEN), TRIES),
+        ("/v1/chat/completions", {"error": {"message": "no"}}, TRIES),
+        ("/v1/chat/completions", {"hello": 1}, TRIES),
+        ("/v1/completions", {"choices": [{"text": "x", "finish_reason": None}]}, TRIES),
+        ("/v1/completions", {"choices": [{"text": "x", "finish_reason": "stop"}]}, 1),
+        ("/v1/responses", {"output": [], "status": "completed", "error": None}, 1),
+        ("/v1/responses", {"output": [], "status": "failed"}, TRIES),
+        ("/v1/responses", {"output": [], "status": "queued"}, TRIES),
+        ("/v1/embeddings", {"data": [{"embedding": [1.0]}]}, 1),
+        ("/v1/embeddings", {"object": "error"}, TRIES),
+    ],
+)
+def test_a_response_is_passed_on_where_it_is_one_of_its_endpoint(
+    engine: OpenaiEngine, remote: Remote, path: str, body: Any, requests: int
+) -> None:
+    remote.behave = lambda call: Reply(body=body)
+    task = RequestsTask.model_validate({"kind": "requests", "endpoint": path})
+    (outcome,) = run(engine, task, [Request(0, body={"input": "a"})]).values()
+    assert isinstance(outcome, Answer) is (requests == 1), outcome
+    assert len(remote.calls) == requests
+    if isinstance(outcome, Refusal):
+        assert outcome.columns["status_code"] == 200
