@@ -95,12 +95,12 @@ def test_a_file_goes_in_and_every_line_has_its_answer(door: Door, remote: Remote
     def behave(call: Call) -> Reply:
         if call.text.endswith("7"):
             return refused(400, "no sevens")
-        body = answered(call, usage=thoughts, ends=ENDS).body
+        body = answered(call, usage=thoughts, ends=ENDS, model="m-2024-07-18").body
         return Reply(body=json.dumps(body, ensure_ascii=False).encode())
 
     remote.behave = behave
     client = door.client()
-    lines = [line(number, f"say {number}") for number in range(30)]
+    lines = [line(number, f"say {number}", model="gpt-4o-mini") for number in range(30)]
     for each in lines:
         each["custom_id"] += ENDS
     file_id = upload(client, lines)
@@ -118,6 +118,9 @@ def test_a_file_goes_in_and_every_line_has_its_answer(door: Door, remote: Remote
     }
     assert texts == {f"r-{n}{ENDS}": f"SAY {n}" for n in range(30) if n % 10 != 7}
     assert sorted(each["custom_id"] for each in errors) == [f"r-{n}{ENDS}" for n in (17, 27, 7)]
+    # The server knows its own model alone, and the client its own name for the model alone.
+    assert {call.body["model"] for call in remote.calls} == {"m"}
+    assert {each["response"]["body"]["model"] for each in answers} == {"gpt-4o-mini"}
     for file_id, lines in ((ended.output_file_id, answers), (ended.error_file_id, errors)):
         for way, read in read_by(client, file_id).items():
             assert read == lines, way

@@ -90,6 +90,7 @@ def test_a_table_that_cannot_be_used_fails_no_batch(site: Site) -> None:
         ([line("a"), line("b", model="n")], ["mismatched_model"]),
         ([line("a", model="zz")], ["model_not_found"]),
         ([line("a", stream=True)], ["invalid_request"]),
+        ([line("a", model=7)], ["missing_required_parameter"]),
         ([{**line("a"), "url": "/v1/embeddings"}], ["invalid_url"]),
         ([{**line("a"), "method": "GET"}], ["invalid_method"]),
         ([3, {}], ["invalid_json_line", "missing_required_parameter"]),

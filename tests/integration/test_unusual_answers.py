@@ -1,5 +1,6 @@
 """Responses of remote servers that are not plain answers: what becomes of the row, and what it costs."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -184,6 +185,31 @@ def test_only_several_different_rows_in_a_row_without_an_answer_pause_the_job(
     counted = sum(each.prompt_tokens for each in [*rows.values(), *spent])
     assert counted == 9 * len(remote.calls) == 9 * TRIES * QUICK.unusable_rows
     engine.close()
+
+
+@pytest.mark.parametrize(
+    ("model_from", "named", "sent", "returned"),
+    [
+        ("engine", "team", "m", "team"),
+        ("engine", None, "m", "real-2024"),
+        (None, "other", "other", "real-2024"),
+        (None, None, "m", "real-2024"),
+    ],
+)
+def test_the_engines_model_is_sent_and_the_requests_own_name_returned_where_the_spec_says_so(
+    engine: OpenaiEngine,
+    remote: Remote,
+    model_from: Any,
+    named: str | None,
+    sent: str,
+    returned: str,
+) -> None:
+    remote.behave = lambda call: answered(call, model="real-2024")
+    task = RequestsTask(kind="requests", model_from=model_from)
+    body = {"messages": [{"role": "user", "content": "a"}], **({"model": named} if named else {})}
+    (outcome,) = run(engine, task, [Request(0, body=body)]).values()
+    assert remote.calls[0].body["model"] == sent
+    assert json.loads(outcome.columns["response"])["model"] == returned
 
 
 BROKEN = [choice("blu", "abort")]

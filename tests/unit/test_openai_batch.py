@@ -24,9 +24,11 @@ from nightshift.common.states import RowErrorKind
 from nightshift.producer.cli.flags import Flags
 from nightshift.producer.cli.job_spec import job_spec
 from nightshift.producer.results import openai_batch_results
+from nightshift.producer.serve.api_batches.batch_file import Problem, judge
 from nightshift.producer.submit import openai_batch_file
 from nightshift.producer.submit.checks import check_columns
 from nightshift.producer.submit.planning import planner
+from nightshift.worker.rows.prompts import Renderer
 
 SPEC: dict[str, Any] = {
     "name": "asked",
@@ -235,6 +237,36 @@ def test_a_file_that_asks_for_nothing_we_know_is_refused(
     path = batch(tmp_path / "b.jsonl", [text])
     with pytest.raises(BadInput, match=says):
         openai_batch_file.with_endpoint(asked(path), [storage.stat(str(path))])
+
+
+@pytest.mark.parametrize(
+    ("field", "endpoint", "is_refused"),
+    [
+        ({"stream": True}, "/v1/chat/completions", True),
+        ({"stream": True}, "/v1/responses", True),
+        ({"model": 7}, "/v1/chat/completions", True),
+        ({"background": True}, "/v1/responses", True),
+        ({"previous_response_id": "resp_1"}, "/v1/responses", True),
+        ({"conversation": "conv_1"}, "/v1/responses", True),
+        ({"background": False, "previous_response_id": None}, "/v1/responses", False),
+        ({"model": "x", "stream": False, "store": True}, "/v1/responses", False),
+    ],
+)
+def test_what_no_batch_can_take_is_refused_before_any_engine_and_in_the_file_of_a_batch(
+    field: dict[str, Any], endpoint: str, is_refused: bool
+) -> None:
+    body = {"model": "m", "input": "x", **field}
+    row = {"url": endpoint, "body": json.dumps(body)}
+    task = RequestsTask(kind="requests", endpoint=endpoint)  # type: ignore[arg-type]
+    requests, refused = Renderer(task).render(pa.Table.from_pylist([row]), [5])
+    assert bool(refused) is is_refused is not bool(requests)
+    if is_refused:
+        assert refused[5].kind is RowErrorKind.REFUSED
+        assert refused[5].columns["status_code"] == 400
+        error = json.loads(refused[5].columns["response"])["error"]
+        assert (error["param"], error["message"]) == (next(iter(field)), refused[5].message)
+    text = json.dumps({"custom_id": "a", "method": "POST", **row, "body": body}).encode()
+    assert isinstance(judge(text, 1, endpoint), Problem) is is_refused
 
 
 # ---------------------------------------------------------------- ids

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -104,7 +104,10 @@ def usage_of(outcome: Outcome) -> Usage:
     return Usage(*(getattr(outcome, name) for name in USAGE_FIELDS))
 
 
-def with_usage(outcome: Outcome, usage: Usage) -> Outcome:
+OfRow = TypeVar("OfRow", bound=Outcome)
+
+
+def with_usage(outcome: OfRow, usage: Usage) -> OfRow:
     """The outcome with these tokens in place of its own."""
     return replace(outcome, **{name: getattr(usage, name) for name in USAGE_FIELDS})
 

@@ -1,10 +1,12 @@
 """Row to request: renders a task's templates over the columns of a row."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from nightshift.common import request_checks
 from nightshift.common.formats.jsonl.lines import parse_line
 from nightshift.common.formats.values import to_rows
 from nightshift.common.spec import (
@@ -23,7 +25,7 @@ from nightshift.common.states import RowErrorKind
 from nightshift.common.templates.chats import chat
 from nightshift.common.templates.sandbox import compiled, rendered_all
 from nightshift.worker.engines.images import Image
-from nightshift.worker.engines.protocol import Refusal, Request
+from nightshift.worker.engines.protocol import Refusal, Request, response_columns
 from nightshift.worker.rows.own_sampling import own_sampling
 
 
@@ -62,6 +64,8 @@ class Renderer:
                 requests.append(self._request(index, row))
             except OtherEndpoint as error:
                 refused[index] = Refusal(RowErrorKind.BAD_RECORD, str(error))
+            except UnsupportedRequest as error:
+                refused[index] = error.refusal
             # A template calls methods and operators of the row's values, which raise any type.
             except Exception as error:
                 why = f"the row cannot be rendered: {type(error).__name__}: {error}"
@@ -129,13 +133,26 @@ class OtherEndpoint(ValueError):
     """A request for another endpoint than the job's."""
 
 
+class UnsupportedRequest(ValueError):
+    """A request with a field that no batch can take; `refusal` is its outcome, as a server would refuse it."""
+
+    def __init__(self, field: str, why: str) -> None:
+        super().__init__(why)
+        error = {"message": why, "type": "invalid_request_error", "param": field, "code": None}
+        columns = response_columns(400, None, json.dumps({"error": error}))
+        self.refusal = Refusal(RowErrorKind.REFUSED, why, columns=columns)
+
+
 def _body(row: dict[str, Any], endpoint: str) -> dict[str, Any]:
     """The body of a line of an OpenAI batch file, which was read as text: half of a character may stand in it,
-    which no server can be sent.
+    which no server can be sent. Raises UnsupportedRequest for a body that no batch can take.
     """
     if row["url"] != endpoint:
         raise OtherEndpoint(f"the url is {row['url'][:100]!r}, and the job is for {endpoint}")
-    return parse_line(row["body"].encode())
+    body: dict[str, Any] = parse_line(row["body"].encode())
+    if (found := request_checks.mistake(body, endpoint)) is not None:
+        raise UnsupportedRequest(*found)
+    return body
 
 
 def _length(column: str, value: Any) -> int | None:

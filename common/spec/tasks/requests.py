@@ -4,6 +4,7 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
+from nightshift.common.spec.section import Absent
 from nightshift.common.spec.tasks.section import TaskSection
 
 REQUEST_COLUMNS = ("custom_id", "method", "url", "body")
@@ -27,6 +28,13 @@ class RequestsTask(TaskSection):
     endpoint: Endpoint = Field(
         "/v1/chat/completions",
         description="What every request asks for; its `url`. That of the first line when absent.",
+    )
+
+    model_from: Absent[Literal["engine"]] = Field(
+        None,
+        description="engine: a remote server gets engine.model in place of the model that a request names, whose "
+        "name stands in its response nevertheless. `nightshift serve` sets it: the models of its clients are names "
+        "of the operator's table. When absent, a remote server gets the request's own model.",
     )
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nightshift.common import request_checks
 from nightshift.common.formats.jsonl.lines import MOST_LINE_BYTES, is_blank, parse_line
 from nightshift.common.formats.jsonl.openai_batch import METHOD, id_of
 from nightshift.common.text import counted, plural
@@ -117,8 +118,9 @@ def judge(text: bytes, number: int, endpoint: str) -> Asked | Problem:
     model = body.get("model")
     if not isinstance(model, str) or not model:
         return Problem("missing_required_parameter", "body.model is missing", number, "body.model")
-    if body.get("stream"):
-        return Problem("invalid_request", "a batch does not stream", number, "body.stream")
+    if (found := request_checks.mistake(body, endpoint)) is not None:
+        field, why = found
+        return Problem("invalid_request", why, number, f"body.{field}")
     return Asked(custom_id, model, _inputs(body, endpoint), _tokens(text, body))
 
 

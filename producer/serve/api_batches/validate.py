@@ -11,7 +11,7 @@ from nightshift.common.formats.jsonl.lines import MOST_LINE_BYTES
 from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.holds import Hold
 from nightshift.common.settings import Settings
-from nightshift.common.spec import JobSpec, parse_spec
+from nightshift.common.spec import JobSpec, OpenaiEngineSpec, parse_spec
 from nightshift.common.text import counted
 from nightshift.producer.reaper.renewed_hold import Renewed, renewed
 from nightshift.producer.serve import model_table, store_layout
@@ -176,7 +176,7 @@ def _spec(settings: Settings, batch: ApiBatch, file: File, model: ServedModel) -
             "pool": model.pool,
             "priority": options.get("priority", 0),
             "input": {"uri": file.uri, "format": "openai"},
-            "task": {"kind": "requests", "endpoint": batch.endpoint},
+            "task": {"kind": "requests", "endpoint": batch.endpoint, **_model(model)},
             "engine": model.engine.model_dump(mode="json", exclude_unset=True),
             "output": {"uri": store_layout.output(settings, batch.tenant, batch.id)},
             # Sorting takes memory and disk, which reapers have little of.
@@ -190,6 +190,13 @@ def _spec(settings: Settings, batch: ApiBatch, file: File, model: ServedModel) -
         },
         f"the batch {batch.id}",
     )
+
+
+def _model(model: ServedModel) -> dict[str, str]:
+    """Where the requests of a batch take their model from. An engine of our own has one model, whatever the
+    requests call it; the task of its jobs stays one that workers of older releases can read.
+    """
+    return {"model_from": "engine"} if isinstance(model.engine, OpenaiEngineSpec) else {}
 
 
 def _lines(uri: str, work: Renewed) -> Iterator[tuple[int, bytes]]:

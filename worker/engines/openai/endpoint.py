@@ -64,7 +64,7 @@ class Endpoint(Protocol):
         IndexError or AttributeError for a response that has no answer.
         """
 
-    def parsed(self, response: Response) -> Sequence[Outcome] | RequestError:
+    def parsed(self, response: Response, request: Request) -> Sequence[Outcome] | RequestError:
         """The outcomes in a 2xx response; RequestError for one that has no answer, which another try may have."""
         try:
             if response.data is None:

@@ -182,7 +182,7 @@ class OpenaiEngine:
                     drawn = sample_of(sampling, len(samples))
                 history = RequestHistory(history.spent_seconds, usage=history.usage)
                 make = partial(make_body, drawn)
-                found = await self._persist(work, request.row_index, endpoint, make, history)
+                found = await self._persist(work, request, endpoint, make, history)
                 if isinstance(found, Refusal):
                     return [*samples, *[found] * (sampling.n - len(samples))]
                 if len(found) == 1 < drawn.n:
@@ -205,7 +205,7 @@ class OpenaiEngine:
     async def _persist(
         self,
         work: Work,
-        row_index: int,
+        request: Request,
         endpoint: Endpoint,
         make_body: MakeBody,
         history: RequestHistory,
@@ -215,12 +215,12 @@ class OpenaiEngine:
         """
 
         async def send_once() -> Sequence[Outcome] | Refusal:
-            outcome = await self._try(work, row_index, endpoint, make_body, history)
+            outcome = await self._try(work, request, endpoint, make_body, history)
             if not isinstance(outcome, RequestError):
                 return outcome
             server = self._server
             if outcome.is_answered:
-                is_over = server.is_unusable(endpoint, row_index, history, outcome)
+                is_over = server.is_unusable(endpoint, request.row_index, history, outcome)
             else:
                 is_over = outcome.is_final or await server.is_rows_fault(endpoint, history, outcome)
             if is_over:
@@ -245,7 +245,7 @@ class OpenaiEngine:
     async def _try(
         self,
         work: Work,
-        row_index: int,
+        request: Request,
         endpoint: Endpoint,
         make_body: MakeBody,
         history: RequestHistory,
@@ -261,7 +261,7 @@ class OpenaiEngine:
             work.recorder.waits(Kind.RATE, None, why, WAIT_HOLD_SECONDS)
 
         async with self._places:
-            if not work.begin(row_index):
+            if not work.begin(request.row_index):
                 raise asyncio.CancelledError
             body = await make_body()
             reservation = await self._limiter.admit(estimated_tokens(body), waiting)
@@ -288,7 +288,7 @@ class OpenaiEngine:
         await self._limiter.correct(reservation, used.prompt_tokens + used.output_tokens)
         if (pause := spent_limit(response.headers)) is not None:
             await self._limiter.pause(pause)
-        outcomes = endpoint.parsed(answer)
+        outcomes = endpoint.parsed(answer, request)
         if isinstance(outcomes, RequestError):
             return outcomes.redacted(self._server.redact)
         self._server.answered(endpoint)

@@ -1,5 +1,6 @@
 """How rows become requests of the OpenAI API, and responses become outcomes; a class a task."""
 
+import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -116,17 +117,16 @@ class PassThrough(Endpoint):
     ) -> None:
         self.path = (task.endpoint or "").removeprefix("/v1")
         self._engine = engine
+        self._model_is_fixed = task.model_from == "engine"
         self._allowed_models = allowed_models
 
     def body(self, request: Request, sampling: RowSampling) -> Body:
-        """The row's own body, with the engine's model where the body names none.
+        """The row's own body, with the engine's model where the body names none, or where the spec says so.
 
         ValueError for a model that the operator does not allow.
         """
         body = dict(request.body or {})
-        if body.get("stream"):
-            raise ValueError("the body asks for a stream, which a batch cannot take")
-        if not body.get("model"):
+        if self._model_is_fixed or not body.get("model"):
             body["model"] = self._engine.model
         if not models.is_allowed(str(body["model"]), self._allowed_models):
             raise ValueError(
@@ -139,12 +139,18 @@ class PassThrough(Endpoint):
         """The smallest request of the endpoint."""
         return {"model": self._engine.model, **PROBES[self.path]}
 
-    def parsed(self, response: Response) -> Sequence[Outcome] | RequestError:
-        """The response as it is, where it is one of the endpoint."""
-        found = super().parsed(response)
+    def parsed(self, response: Response, request: Request) -> Sequence[Outcome] | RequestError:
+        """The response as it is, where it is one of the endpoint; with the name that the request gives its model,
+        where that is not the engine's.
+        """
+        found = super().parsed(response, request)
         if isinstance(found, RequestError):
             return found
-        return [Answer(response_columns(response.status, response.request_id, response.text))]
+        text = response.text
+        named = (request.body or {}).get("model")
+        if self._model_is_fixed and named and response.data.get("model", named) != named:
+            text = json.dumps({**response.data, "model": named}, ensure_ascii=False)
+        return [Answer(response_columns(response.status, response.request_id, text))]
 
     def outcomes(self, data: Any) -> Sequence[Outcome]:
         """Nothing: raises what `parsed` handles for a response that is not one of the endpoint, or whose server gave

@@ -22,7 +22,7 @@ from nightshift.common.spec import OpenaiEngineSpec
 from nightshift.worker.engines.openai.endpoint import Endpoint, Response
 from nightshift.worker.engines.openai.errors import RequestError, redactor, request_error
 from nightshift.worker.engines.openai.usage import usage_of
-from nightshift.worker.engines.protocol import Usage
+from nightshift.worker.engines.protocol import Request, Usage
 
 log = structlog.get_logger(__name__)
 
@@ -120,6 +120,9 @@ class RetryPolicy:
     probe_seconds: float = 30.0
     probe_valid_seconds: float = 10.0
 
+
+HELLO = Request(0)
+"""The request of a probe, whose answer nobody reads."""
 
 NO_TOKENS = Usage()
 
@@ -260,7 +263,9 @@ class Server:
                     response = Response.of(await self.client.send(endpoint.path, body))
                 history.usage += usage_of(response.data, body)
                 # A page of a proxy is no answer, whatever its status.
-                self._probe_succeeded = not isinstance(endpoint.parsed(response), RequestError)
+                self._probe_succeeded = not isinstance(
+                    endpoint.parsed(response, HELLO), RequestError
+                )
             except (openai.APIError, TimeoutError) as error:
                 status = getattr(error, "status_code", None)
                 self._probe_succeeded = status in (400, 413, 422)

@@ -189,12 +189,6 @@ class Requests(TaskHandler):
         # One engine serves one model, whatever the rows call it.
         model = body.pop("model", None)
         try:
-            if body.get("stream"):
-                raise ValueError("stream is true, and a batch has no stream")
-            if body.get("background"):
-                raise ValueError("background is true, and a batch waits for its answers")
-            if model is not None and not isinstance(model, str):
-                raise ValueError("model is no string")
             _check_media(body)
             parsed = BODIES[self._endpoint].validate_python(body)
             self._check_sequences(body, getattr(parsed, "n", None) or 1)
