@@ -301,9 +301,13 @@ class JobSpec(Section):
 
     @property
     def engine_key(self) -> str:
-        """Hash of what changes the loaded engine: 16 hexadecimal digits."""
+        """Hash of what changes the loaded engine: 16 hexadecimal digits. One client of a remote server sends the
+        requests of every task.
+        """
         engine = self.engine.model_dump(mode="json", exclude={*PRICES, "args_auto", "args_from"})
-        return digest({"engine": engine, "runner": self.task.runner})[:16]
+        is_remote = isinstance(self.engine, OpenaiEngineSpec)
+        runner = "generate" if is_remote else self.task.runner
+        return digest({"engine": engine, "runner": runner})[:16]
 
 
 def digest(value: object) -> str:

@@ -154,4 +154,4 @@ def nobody_works(here: Here, job: Job | Subject) -> str:
 
 def subject(job: Job, pools: Sequence[str] = ()) -> Subject:
     """The job for `advise`."""
-    return Subject(job.id, job.spec.pool, job.spec.engine_key, job.reason, pools)
+    return Subject(job.id, job.spec.pool, job.engine_key, job.reason, pools)

@@ -57,7 +57,7 @@ def resume(
 def unpin(ledger: Ledger, job: Job) -> Answer:
     """Forgets the revision that the first load of the job's model resolved to."""
     with ledger.transaction() as connection:
-        revision = loads.release_revision(connection, job.spec.pool, job.spec.engine_key)
+        revision = loads.release_revision(connection, job.spec.pool, job.engine_key)
         changes = {"held revision": (revision, None)}
         audit_log.record(connection, "unpin", job.id, detail=detail(changes))
     return Answer("unpin", job.label, job.id, changes, "its next load decides")
@@ -68,7 +68,7 @@ def load_again(ledger: Ledger, job: Job, *, seen: Seen = NOTHING) -> Answer:
     with ledger.transaction() as connection:
         loads.lock(connection, job.id)
         state = jobs.lock(connection, job.id)
-        forgiven = loads.forgive(connection, job.spec.pool, job.spec.engine_key)
+        forgiven = loads.forgive(connection, job.spec.pool, job.engine_key)
         if forgiven:
             seen.check({"state": state})
             audit_log.record(connection, "load again", job.id)

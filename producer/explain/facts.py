@@ -34,7 +34,7 @@ def facts(
     pace = job_facts.pace(connection, job.id)
     known = replace(
         known,
-        pools=job_facts.pools(connection, job.spec.engine_key),
+        pools=job_facts.pools(connection, job.engine_key),
         rows_per_second=_number(job_pace.of(connection, job.id)["rows_per_second"]),
         part_seconds=pace["seconds_since_part"],
         lease_seconds=pace["oldest_lease_seconds"],

@@ -115,7 +115,7 @@ class Machine:
 
     def _serve(self, job: Job) -> LocalFleet:
         """The fleet whose worker has the engine that the job has now."""
-        pool, engine_key = wanted = job.spec.pool, job.spec.engine_key
+        pool, engine_key = wanted = job.spec.pool, job.engine_key
         Here(Works.RUN, job.id, pool, engine_key).say(self.home)
         if self.fleet is None or self.serves != wanted:
             self.started.close()

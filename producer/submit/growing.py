@@ -86,5 +86,5 @@ def open_job(connection: Connection, job: Job) -> bool:
     if state.over:
         jobs.reopen(connection, job.id)
         jobs.judge_anew(connection, job.id)
-        loads.forgive(connection, job.spec.pool, job.spec.engine_key)
+        loads.forgive(connection, job.spec.pool, job.engine_key)
     return state.over

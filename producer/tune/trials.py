@@ -270,7 +270,7 @@ def _rate(
         row = jobs.progress(connection, job.id)
         loss = tunings.first_loss(connection, job.id)
         spent = spending.similar_jobs(
-            connection, job.spec.pool, job.spec.engine_key, "null", only=job.id
+            connection, job.spec.pool, job.engine_key, "null", only=job.id
         )
     if loss is not None:
         return None, _lost(loss)

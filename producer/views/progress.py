@@ -90,7 +90,7 @@ class JobSnapshot:
     @property
     def served_by(self) -> tuple[str, str]:
         """Pool and key of the engine that runs the job."""
-        return self.job.spec.pool, self.job.spec.engine_key
+        return self.job.spec.pool, self.job.engine_key
 
     @property
     def begins(self) -> bool:
@@ -122,7 +122,7 @@ def snapshot(ledger: Ledger, job_id: int) -> JobSnapshot:
         own = [
             row
             for row in workers.status(connection)
-            if row["pool"] == job.spec.pool and row["engine_key"] == job.spec.engine_key
+            if row["pool"] == job.spec.pool and row["engine_key"] == job.engine_key
         ]
         row = _row(connection, job_id)
         away = outages.listed(connection, job_id)

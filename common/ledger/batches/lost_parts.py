@@ -59,7 +59,7 @@ def redo(connection: Connection, job_id: int, lost: Sequence[tuple[str, int]]) -
         jobs.reopen(connection, job_id)
         job = jobs.get(connection, job_id)
         assert job is not None, f"job {job_id} is locked"
-        loads.forgive(connection, job.spec.pool, job.spec.engine_key)
+        loads.forgive(connection, job.spec.pool, job.engine_key)
     if moved.batches:
         connection.execute(
             text("UPDATE jobs SET retries = retries + 1 WHERE id = :id"), {"id": job_id}

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job as the ledger knows it; `output_schema` is a serialized Arrow schema or None. `roots` are
+    """One job as the ledger knows it; `engine_key` is that of its queue and its children, which another release may
+    have computed in another way from the same spec. `output_schema` is a serialized Arrow schema or None. `roots` are
     the folders that it was admitted under and that its tenant still has; None where it is held to none.
     `resolved` is what the first load of its model fixed; None before.
     """
@@ -32,6 +33,7 @@ class Job:
     state: JobState
     reason: str | None
     spec: "JobSpec"
+    engine_key: str
     identity: str
     spec_identity: str
     output_uri: str
@@ -51,7 +53,7 @@ class Job:
 
 
 SELECT_JOB = text("""
-    SELECT j.id, j.state, j.reason, j.spec, j.identity, j.spec_identity, j.output_uri, j.input_schema,
+    SELECT j.id, j.state, j.reason, j.spec, j.engine_key, j.identity, j.spec_identity, j.output_uri, j.input_schema,
            j.output_schema, j.created_at, j.finished_at, j.closed_at, j.retries, j.roots, j.uploads, j.outputs,
            j.resolved, t.roots AS tenant_roots
     FROM jobs j LEFT JOIN tenants t ON t.name = j.tenant WHERE j.id = :id

@@ -70,7 +70,7 @@ def show_job(
     with visit.ledger.transaction() as connection:
         now = settings_of(connection, job)
         tenant = _bounds(connection, visit)
-        pools = job_facts.pools(connection, job.spec.engine_key)
+        pools = job_facts.pools(connection, job.engine_key)
     allowed = pools if tenant is None or tenant.pools is None else tenant.pools
     return visit.page(
         "job.html",
