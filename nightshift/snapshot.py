@@ -34,6 +34,7 @@ class JobStatus:
     eta_seconds: float | None
     engine_seconds: float | None
     cost: float | None
+    cost_is_estimate: bool
     output_uri: str
     created_at: datetime
     started_at: datetime | None

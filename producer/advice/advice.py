@@ -139,6 +139,14 @@ def _run(here: Here, job: Subject) -> str:
     return "nightshift run --ui SPEC" if here.works is Works.PAGES else "nightshift run SPEC"
 
 
+def load_log(here: Here, hosts: Sequence[str] = ()) -> str:
+    """Where the steps of an engine's load can be read, as a phrase."""
+    if here.is_folder:
+        return "`nightshift logs` shows its steps"
+    on = f" on {', '.join(hosts)}" if hosts else ""
+    return f"the standard error of nightshift-worker{on} shows its steps"
+
+
 def goes_on(need: Need, here: Here, job: Job) -> str:
     """The same in a sentence: which command continues a job that rests."""
     return f"`{advise(need, here, subject(job))}` continues the job"

@@ -66,7 +66,7 @@ def _followed(
         job = context.find_job(ledger, reference)
         if here.nobody and job.closed_at is None and job.state != "paused":
             raise BadInput(f"no worker runs job {job.id}: {nobody_works(here, job)}")
-        yield ledger, follow(ledger, job.id, console, until_idle=until_idle).job, here
+        yield ledger, follow(ledger, job.id, console, until_idle=until_idle, here=here).job, here
 
 
 def status(
@@ -93,6 +93,7 @@ def status(
     from nightshift.producer.views import rates, standings, tables, watching
     from nightshift.producer.views.deadlines import with_deadlines
     from nightshift.producer.views.in_table import with_table
+    from nightshift.producer.views.last_sign import with_load_log
 
     wanted = Filter(word=standings.word(state), needs_person=needs_person)
     if job is not None and (state or needs_person):
@@ -108,6 +109,7 @@ def status(
             rows = with_deadlines(connection, rows)
             if number is not None:
                 rows = [with_table(connection, row) for row in rows]
+            shown = None if number is None else with_load_log(connection, rows[0], here)
             living, away = workers.status(connection), outages.listed(connection, number)
             aside = loads.set_aside(connection)
             off = None if number is None else ledger_jobs.backing_off(connection, number)
@@ -122,11 +124,11 @@ def status(
         if number is not None:
             objects[0] = {**objects[0], "outages": [each.as_json() for each in away]}
         context.print_json(objects if number is None else objects[0])
-    elif number is None:
+    elif shown is None:
         context.console().print(tables.overview(rows, living, aside, away))
     else:
         said = [] if seen is None else watching.lines(seen)
-        context.console().print(tables.status(rows[0], living, aside, off, said, here, away))
+        context.console().print(tables.status(shown, living, aside, off, said, here, away))
 
 
 def jobs(*, as_json: context.AsJson = False) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nightshift.common.allocation.deadlines import Standing
 from nightshift.common.states import JobState
 from nightshift.common.text import counted, counted_batches, duration, first_few, plural, rate
-from nightshift.producer.advice.advice import Need, Subject, advise
+from nightshift.producer.advice.advice import Need, Subject, advise, load_log
 from nightshift.producer.advice.here import Works
 from nightshift.producer.explain.snapshot import Facts, SlotFact
 
@@ -255,7 +255,10 @@ def _loading(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
     since = max(slot.child_seconds or 0.0 for slot in slots)
     last = f"; the last load took {duration(facts.load_seconds)}" if facts.load_seconds else ""
     said = f"its engine is being loaded{_on(facts, slots)}"
-    return Reason("loading", f"{said}, for {duration(since)}{last}", brief=said)
+    log = (
+        "" if facts.is_guest else f"; {load_log(facts.here, sorted({slot.host for slot in slots}))}"
+    )
+    return Reason("loading", f"{said}, for {duration(since)}{last}{log}", brief=said)
 
 
 def _unusable(facts: Facts, slots: Sequence[SlotFact]) -> Reason:

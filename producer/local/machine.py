@@ -102,6 +102,7 @@ class Machine:
                 stop=lambda fleet=fleet: fleet.is_broken() or stop(),  # type: ignore[misc]
                 served=self.serves,
                 starting=fleet.is_starting,
+                here=Here(Works.RUN, job.id),
             )
             job = ends.job
             fleet.raise_if_broken()

@@ -69,7 +69,7 @@ from nightshift.producer.submit.output_owner import OwnedDirectory
 from nightshift.producer.submit.paths import resolved
 from nightshift.producer.submit.planning import planner
 from nightshift.producer.submit.planning.planner import Plan
-from nightshift.producer.submit.submitted import Submitted
+from nightshift.producer.submit.submitted import Submitted, budget_counts
 from nightshift.producer.submit.unique_ids_of_job import Known
 from nightshift.producer.submit.withdraw import withdraw
 
@@ -463,6 +463,7 @@ def store_job(intake: Intake) -> None:
         watch_seconds=spec.input.watch_seconds,
         arranged=isinstance(ordered, ArrangedPlan),
         auto_args=auto_args.remark(spec),
+        budget_counts=budget_counts(spec),
         rows_marked=sum(planned.marked.values()),
         rows_left_out=planned.left_out,
         linked_twice=listing.remark,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from nightshift.common.spec import JobSpec, changes, finish_by
+from nightshift.common.spec import JobSpec, OpenaiEngineSpec, changes, finish_by
 from nightshift.common.spec.engines import PRICES
 from nightshift.common.spec.job import AUTO, IDENTITY
 from nightshift.common.states import JobState
@@ -52,7 +52,8 @@ class Submitted:
     for in it. `linked_twice` is what the listing of the input remarks,
     `newer_version` that the table it reads has a newer version, `rows_marked` in how many rows of a new job half
     of a character is read as U+FFFD, `rows_left_out` how many rows of its files `input.where` leaves out. `given_by`
-    is the failed job that gave its output directory to a new one.
+    is the failed job that gave its output directory to a new one. `budget_counts` says how the budget of a new job
+    counts tokens.
     """
 
     job_id: int
@@ -71,6 +72,7 @@ class Submitted:
     rows_left_out: int = 0
     newer_version: str | None = None
     given_by: int | None = None
+    budget_counts: str | None = None
 
     @property
     def remarks(self) -> list[str]:
@@ -95,8 +97,7 @@ class Submitted:
             found.append(left_out_rows(self.rows_left_out))
         if self.rows_marked:
             found.append(marked_rows(self.rows_marked))
-        if self.auto_args is not None:
-            found.append(self.auto_args)
+        found += filter(None, (self.auto_args, self.budget_counts))
         if self.arranged:
             found.append(
                 "the rows run sorted by the beginnings of their requests (batch.arrange): "
@@ -115,6 +116,18 @@ class Submitted:
                 f"--append {self.job_id}` adds them"
             )
         return found
+
+
+def budget_counts(spec: JobSpec) -> str | None:
+    """How the budget of a new job counts tokens, where these are counted by a server that is not ours."""
+    engine = spec.engine
+    prices = (engine.price_per_million_prompt_tokens, engine.price_per_million_output_tokens)
+    if spec.limits.budget is None or not isinstance(engine, OpenaiEngineSpec) or not any(prices):
+        return None
+    return (
+        f"limits.budget counts the tokens that {engine.base_url} reports as `usage`; for a response without them it "
+        "counts an estimate, a token for four bytes of text, and `nightshift status` marks the cost as an estimate"
+    )
 
 
 def kept_fields(held: JobSpec, asked: JobSpec) -> tuple[KeptField, ...]:

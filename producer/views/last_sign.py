@@ -2,6 +2,10 @@
 
 from rich.text import Text
 
+from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.fleet import workers
+from nightshift.producer.advice.advice import load_log
+from nightshift.producer.advice.here import Here
 from nightshift.producer.views.rates import Values
 
 
@@ -15,12 +19,22 @@ def age(seconds: float | None) -> str:
 
 
 def loading(row: Values) -> str | None:
-    """As `loading MODEL (1:20)`, while nothing but the load of its engine goes on for a job."""
+    """As `loading MODEL (1:20)`, while nothing but the load of its engine goes on for a job; from a minute on with
+    the place where its steps can be read.
+    """
     seconds = row["loading_seconds"]
     if seconds is None or row["status"] != "running":
         return None
     minutes, rest = divmod(max(0, int(seconds)), 60)
-    return f"loading {row['model']} ({minutes}:{rest:02})"
+    log = row.get("loading_log") if minutes else None
+    return f"loading {row['model']} ({minutes}:{rest:02})" + (f", {log}" if log else "")
+
+
+def with_load_log(connection: Connection, row: Values, here: Here) -> Values:
+    """The row with `loading_log`, where its engine is being loaded: where the steps of the load can be read."""
+    if row["loading_seconds"] is None:
+        return row
+    return {**row, "loading_log": load_log(here, workers.loading_hosts(connection, row["job"]))}
 
 
 def place(row: Values) -> Text:

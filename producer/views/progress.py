@@ -24,6 +24,7 @@ from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.views import rates, tables, watching
 from nightshift.producer.views.deadlines import with_deadlines
 from nightshift.producer.views.in_table import with_table
+from nightshift.producer.views.last_sign import with_load_log
 from nightshift.producer.views.notebook import CellView
 from nightshift.producer.views.rates import Values
 from nightshift.producer.views.standings import with_standings
@@ -113,7 +114,7 @@ def _row(
     return with_table(connection, row)
 
 
-def snapshot(ledger: Ledger, job_id: int) -> JobSnapshot:
+def snapshot(ledger: Ledger, job_id: int, here: Here = FLEET) -> JobSnapshot:
     """Reads job, progress and workers in one transaction."""
     with ledger.transaction() as connection:
         job = jobs.get(connection, job_id)
@@ -124,7 +125,7 @@ def snapshot(ledger: Ledger, job_id: int) -> JobSnapshot:
             for row in workers.status(connection)
             if row["pool"] == job.spec.pool and row["engine_key"] == job.engine_key
         ]
-        row = _row(connection, job_id)
+        row = with_load_log(connection, _row(connection, job_id, here), here)
         away = outages.listed(connection, job_id)
         return JobSnapshot(job, row, own, watching.watching(connection, job_id), away)
 
@@ -138,20 +139,21 @@ def follow(
     until_idle: bool = False,
     served: tuple[str, str] | None = None,
     starting: Callable[[], bool] = lambda: False,
+    here: Here = FLEET,
     interval_seconds: float = 0.5,
 ) -> JobSnapshot:
     """Shows a job until it is over and its files are finished, paused, or `stop` says so; with
     `until_idle` until a watched job has done everything that was found so far; with `served` until it
     needs another pool and engine key than these. While the processes that are to work on it are `starting`,
-    that none is there is not said. Returns the last look.
+    that none is there is not said. What helps is what helps `here`. Returns the last look.
 
     Where there is no live view, a line is printed when something has changed.
 
     Waits for the end of an outage of Postgres; raises Retryable only at the first look, and BadInput
     for a job that is deleted meanwhile.
     """
-    seen = snapshot(ledger, job_id)
-    looks = Looks(lambda: snapshot(ledger, job_id), ledger.place)
+    seen = snapshot(ledger, job_id, here)
+    looks = Looks(lambda: snapshot(ledger, job_id, here), ledger.place)
     view, printed_at, begins = LiveView(), float("-inf"), True
     printed: tuple[object, ...] = ()
     with _screen(view, console) as live:

@@ -178,7 +178,7 @@ def line(row: Values, outages: Sequence[Outage] = ()) -> str:
     if row["eta_seconds"] is not None:
         parts.append(f"{duration(row['eta_seconds'])} to go")
     if row["cost"] is not None:
-        parts.append(f"cost {money(row['cost'])}")
+        parts.append(f"cost {cost(row)}")
     if row.get("deadline") is not None and row["status"] == "running":
         parts.append(row["deadline"].text)
     if row["status"] != "running":
@@ -221,7 +221,7 @@ def summary(row: Values, here: Here = FLEET, *, ran: bool = True) -> RenderableT
     for name, said in (*_answers(row), *(_speed(row) if ran else ())):
         table.add_row(name, said)
     if row["cost"] is not None:
-        table.add_row("cost", money(row["cost"]))
+        table.add_row("cost", cost(row, why=True))
     for text in _deadline(row):
         table.add_row("deadline", text)
     table.add_row("output", Text(row["output_uri"], "bold"))
@@ -377,7 +377,15 @@ def _rate(row: Values) -> float | None:
 
 
 def _cost(row: Values) -> str:
-    return "—" if row["cost"] is None else money(row["cost"])
+    return "—" if row["cost"] is None else cost(row)
+
+
+def cost(row: Values, *, why: bool = False) -> str:
+    """The cost of a job that has a price; an estimate is marked, with the reason where there is room."""
+    if not row["cost_is_estimate"]:
+        return money(row["cost"])
+    reason = ": the server did not count all of its tokens" if why else ""
+    return f"{money(row['cost'])} (estimate{reason})"
 
 
 def _brief_deadline(row: Values) -> RenderableType:
@@ -461,7 +469,7 @@ def _pace(row: Values, *, closing: bool, stands: bool = False) -> Text:
     for said in saved(row):
         text.append(f"   {said}", "bright_black")
     if row["cost"] is not None:
-        text.append(f"   cost {money(row['cost'])}")
+        text.append(f"   cost {cost(row)}")
     return text
 
 

@@ -13,7 +13,9 @@ from nightshift.common.ledger.fleet.outages import Kind, Teller, Wait
 from nightshift.common.ledger.jobs import job_end, jobs
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState
+from nightshift.producer.advice.here import FLEET, Here, Works
 from nightshift.producer.views import fleet_views, progress, rates, tables
+from nightshift.producer.views.last_sign import with_load_log
 from tests.support.fleet import Fleet, logs, output_ids, write_rows
 from tests.support.world import World, become_ready, child_of, make_ready
 
@@ -299,6 +301,32 @@ def test_a_rate_is_over_the_time_at_work_and_not_over_a_pause(world: World) -> N
     assert rates.overall_rate(over) == pytest.approx(10, rel=0.1)
 
 
+def test_the_first_rate_after_a_pause_is_that_of_before_and_not_one_over_the_pause(
+    world: World,
+) -> None:
+    """Five batches, an hour's third of a pause, and the first batch after it is under way."""
+    job = world.job(*[10] * 20)
+    worked(world, job, [(1205.0 - place, 1204.0 - place) for place in range(5)])
+    child = child_of(world.specs[job])
+    make_ready(world, child)
+
+    def seen() -> tuple[float, float, float]:
+        row, raw = world.run(job_pace.of, job), world.run(jobs.progress, job)
+        assert raw["rows_per_second"] == row["rows_per_second"]
+        return float(row["rows_per_second"]), float(row["eta_seconds"]), float(raw["eta_seconds"])
+
+    assert seen() == pytest.approx((10, 15, 15), rel=0.2), "nothing is leased yet"
+    lease = world.lease(job, owner=child.id)
+    assert seen() == pytest.approx((10, 15, 15), rel=0.2), "leased a moment ago"
+    world.ask(
+        "UPDATE attempts SET claimed_at = now() - interval '45 seconds' WHERE outcome IS NULL RETURNING 1"
+    )
+    # A lease that is open for long counts: 40 rows in four seconds and forty-five.
+    assert seen() == pytest.approx((40 / 49, 150 / 40 * 49, 150 / 40 * 49), rel=0.2)
+    world.commit(lease)
+    assert seen()[0] == pytest.approx(10 / 45, rel=0.2), "what the job does now"
+
+
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_job_says_which_model_is_loaded_for_it(world: World, resumed: bool) -> None:
     job = world.job(10, 10)
@@ -308,7 +336,17 @@ def test_a_job_says_which_model_is_loaded_for_it(world: World, resumed: bool) ->
     world.run(workers.register, child)
     world.ask("UPDATE workers SET started_at = now() - interval '80 seconds' RETURNING 1")
     row = world.run(job_pace.of, job)
-    assert "loading rules:shout (1:20)" in tables.line(row)
+    assert "loading rules:shout (1:20)," in f"{tables.line(row)},"
+    for here, says in (
+        (FLEET, "the standard error of nightshift-worker on host shows its steps"),
+        (Here(Works.RUN), "`nightshift logs` shows its steps"),
+    ):
+        with world.ledger.transaction() as connection:
+            told = with_load_log(connection, row, here)
+        assert f"loading rules:shout (1:20), {says}" in tables.line(told)
+        assert says not in tables.line({**told, "loading_seconds": 59.0}), (
+            "a load of seconds needs no log"
+        )
     become_ready(world, child)
     assert "loading" not in tables.line(world.run(job_pace.of, job))
 

@@ -1420,8 +1420,14 @@ def test_at_half_way_of_a_pipeline_the_time_to_fill_it_does_not_count(
 
 def test_a_job_that_stands_still_says_so(world: World) -> None:
     done = [(600 + 5.0 * (10 - place), 600 + 5.0 * (9 - place)) for place in range(10)]
-    rate, _ = steady(world, done, 20)
-    assert rate < 0.3
+    assert steady(world, done, 20)[0] == pytest.approx(2, rel=0.25), "nobody works on it"
+    (job_id,) = world.specs
+    child = child_of(world.specs[job_id])
+    make_ready(world, child)
+    world.lease(job_id, owner=child.id)
+    since = "UPDATE attempts SET claimed_at = now() - interval '600 s' WHERE outcome IS NULL RETURNING 1"
+    world.ask(since)
+    assert float(world.run(jobs.progress, job_id)["rows_per_second"]) < 0.3
 
 
 def test_a_paused_job_has_no_rate(world: World) -> None:

@@ -240,14 +240,19 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "loading",
         {"slots": [LOADING], "load_seconds": 125.0},
         "loading",
-        "its engine is being loaded on a, for 1 min 20 s; the last load took 2 min 05 s",
+        "its engine is being loaded on a, for 1 min 20 s; the last load took 2 min 05 s; the standard error of "
+        "nightshift-worker on a shows its steps",
         "",
     ),
     (
         "failed here, loading there",
-        {"slots": [replace(LOADING, host="b"), FREE], "set_aside": [FAILED]},
+        {
+            "slots": [replace(LOADING, host="b"), FREE],
+            "set_aside": [FAILED],
+            "here": Here(Works.RUN, 7),
+        },
         "loading",
-        "its engine is being loaded on b, for 1 min 20 s",
+        "its engine is being loaded on b, for 1 min 20 s; `nightshift logs` shows its steps",
         "",
     ),
     (

@@ -34,6 +34,15 @@ def register(connection: Connection, child: Child) -> None:
     connection.execute(statement, asdict(child))
 
 
+def loading_hosts(connection: Connection, job_id: int) -> list[str]:
+    """The machines whose children load the engine of a job."""
+    statement = text("""
+        SELECT DISTINCT w.host FROM workers w JOIN jobs j USING (pool, engine_key)
+        WHERE j.id = :id AND w.state = 'loading' ORDER BY w.host LIMIT 5
+    """)
+    return list(connection.scalars(statement, {"id": job_id}))
+
+
 def held_revision(connection: Connection, pool: str, engine_key: str) -> str | None:
     """The revision that the first load of this engine resolved to, if there was one."""
     found: str | None = connection.scalar(

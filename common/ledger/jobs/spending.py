@@ -111,15 +111,20 @@ def over_budget(connection: Connection) -> list[tuple[int, str]]:
     return [
         (
             job.job,
-            f"{money(job.cost)} is spent and about {money(job.under_way)} under way, which reaches "
+            f"{_amount(job.cost, job.cost_is_estimate)} is spent and about {money(job.under_way)} under way, which reaches "
             f"limits.budget {money(job.budget)}: {LET_GO_ON}",
         )
         for job in connection.execute(OVER_BUDGET)
     ]
 
 
+def _amount(cost: float, is_estimate: bool) -> str:
+    """The cost of a job for a sentence."""
+    return f"{money(cost)} by estimate" if is_estimate else money(cost)
+
+
 OVER_BUDGET = text("""
-    SELECT k.job, k.cost, k.budget, w.under_way
+    SELECT k.job, k.cost, k.cost_is_estimate, k.budget, w.under_way
     FROM jobs j JOIN job_costs k ON k.job = j.id
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(rows_leased), 0) AS rows FROM job_counters WHERE job_id = j.id
@@ -145,7 +150,7 @@ def spent_out(connection: Connection, job_ids: Sequence[int]) -> list[tuple[int,
     return [
         (
             job.job,
-            f"{money(job.cost)} is spent, which reaches limits.budget {money(job.budget)}: "
+            f"{_amount(job.cost, job.cost_is_estimate)} is spent, which reaches limits.budget {money(job.budget)}: "
             f"{LET_GO_ON}",
         )
         for job in connection.execute(SPENT_OUT, {"ids": list(job_ids)})
@@ -153,7 +158,7 @@ def spent_out(connection: Connection, job_ids: Sequence[int]) -> list[tuple[int,
 
 
 SPENT_OUT = text("""
-    SELECT k.job, k.cost, k.budget FROM jobs j JOIN job_costs k ON k.job = j.id
+    SELECT k.job, k.cost, k.cost_is_estimate, k.budget FROM jobs j JOIN job_costs k ON k.job = j.id
     WHERE j.id = ANY (CAST(:ids AS bigint[])) AND (j.spec #>> '{limits,budget}') IS NOT NULL
       AND k.cost >= k.budget
     ORDER BY j.id

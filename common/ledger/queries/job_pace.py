@@ -9,12 +9,11 @@ from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.fleet import outages
 
 Looked = dict[str, Any]
-"""A row of job_progress with the columns of job_pace, whose rates take the place of the others."""
+"""A row of job_progress with the columns of job_pace."""
 
 JOBS = f"""
     SELECT p.*, k.workers, k.loading_seconds, k.seconds_since_sign, k.worked_seconds, k.model,
-           k.remark, k.rows_per_second AS pace_rows,
-           k.output_tokens_per_second AS pace_tokens,
+           k.remark,
            coalesce(w.waiting_for_files, false) AS waiting_for_files, away.told,
            away.children_waiting,
            s.rows_shared, s.cached_tokens, s.reasoning_tokens,
@@ -89,8 +88,7 @@ def _looked(row: RowMapping) -> Looked:
     told, waiting = values.pop("told"), values.pop("children_waiting")
     values["stands"] = stands(told, waiting, values["workers"] or 0, left)
     if values["waiting_for_files"] or values["stands"]:
-        values["pace_rows"] = values["pace_tokens"] = None
-    rate = values["rows_per_second"] = values.pop("pace_rows")
-    values["output_tokens_per_second"] = values.pop("pace_tokens")
+        values["rows_per_second"] = values["output_tokens_per_second"] = None
+    rate = values["rows_per_second"]
     values["eta_seconds"] = round(left / rate, 1) if rate and values["workers"] else None
     return values

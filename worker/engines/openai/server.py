@@ -19,6 +19,7 @@ from nightshift.common.errors import (
     EngineUnavailable,
 )
 from nightshift.common.spec import OpenaiEngineSpec
+from nightshift.common.text import counted
 from nightshift.worker.engines.openai.endpoint import Endpoint, Response
 from nightshift.worker.engines.openai.errors import RequestError, redactor, request_error
 from nightshift.worker.engines.openai.usage import usage_of
@@ -219,7 +220,7 @@ class Server:
             return True
         del self._unusable[endpoint.path]
         raise EngineRefused(
-            f"{self._base_url} returned no usable answer for {len(rows)} rows in a row ({error}): correct "
+            f"{self._base_url} returned no usable answer for {counted(len(rows), 'row')} in a row ({error}): correct "
             "engine.base_url, engine.model or the server, then resume the job"
         )
 
