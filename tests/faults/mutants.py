@@ -46,6 +46,7 @@ OWNER = "tests/integration/test_output_owner.py"
 SUBMITS = "tests/integration/test_submits_at_once.py"
 PERMITS = "tests/unit/test_permits.py"
 REMOTE = "tests/integration/test_openai_engine.py"
+UNUSUAL = "tests/integration/test_unusual_answers.py"
 ENDS = "test_a_row_that_ends_its_host_fails_alone_and_the_next_batch_is_served"
 FUNCTIONS = "tests/unit/test_function_engine.py"
 PLAN = "tests/integration/test_plan.py"
@@ -762,6 +763,27 @@ MUTANTS = (
         "    return str(Path(model).expanduser().resolve())\n",
         "    return model\n",
         (f"{PERMITS}::test_the_word_for_a_folder_is_for_the_folders_that_are_in_it",),
+    ),
+    Mutant(
+        "an answer that its server did not finish is no answer",
+        "worker/engines/endings.py",
+        "        return ENDINGS.get(finish_reason, Ending.BROKEN)\n",
+        "        return ENDINGS.get(finish_reason, Ending.WHOLE)\n",
+        (f"{UNUSUAL}::test_the_beginning_of_a_longer_answer_never_fits_a_form",),
+    ),
+    Mutant(
+        "a 2xx response without an answer is requested a bounded number of times",
+        "worker/engines/openai/server.py",
+        "        if history.unusable < self._policy.unusable_tries:\n            return False\n",
+        "        if history.unusable < 10 * self._policy.unusable_tries:\n            return False\n",
+        (f"{UNUSUAL}::test_a_chat_completion_is_an_answer_or_a_row_error_and_each_request_counts",),
+    ),
+    Mutant(
+        "requests of a row that ends without an outcome are counted",
+        "worker/engines/openai/engine.py",
+        "            work.spend(history.usage)\n",
+        "",
+        (f"{UNUSUAL}::test_only_several_different_rows_in_a_row_without_an_answer_pause_the_job",),
     ),
     Mutant(
         "peer of a remote engine",

@@ -33,11 +33,9 @@ may be the beginning of "123".
 
 def ending(finish_reason: object) -> Ending:
     """What a finish reason means; broken for one that is not known."""
-    return (
-        ENDINGS.get(finish_reason, Ending.BROKEN)
-        if isinstance(finish_reason, str)
-        else Ending.BROKEN
-    )
+    if isinstance(finish_reason, str):
+        return ENDINGS.get(finish_reason, Ending.BROKEN)
+    return Ending.BROKEN
 
 
 def error_of(finish_reason: object) -> tuple[RowErrorKind, str] | None:
