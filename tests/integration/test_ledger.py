@@ -41,6 +41,8 @@ from nightshift.common.ledger.fleet.workers import Child
 from nightshift.common.ledger.jobs import job_end, job_submit, jobs
 from nightshift.common.ledger.queries import audit, live_parts
 from nightshift.common.states import JobState, RowErrorKind
+from nightshift.producer.advice import advice
+from nightshift.producer.views import progress as progress_views
 from tests.support.fleet import commit_one
 from tests.support.world import (
     WHO,
@@ -1428,6 +1430,18 @@ def test_a_job_that_stands_still_says_so(world: World) -> None:
     since = "UPDATE attempts SET claimed_at = now() - interval '600 s' WHERE outcome IS NULL RETURNING 1"
     world.ask(since)
     assert float(world.run(jobs.progress, job_id)["rows_per_second"]) < 0.3
+
+
+def test_a_job_keeps_the_engine_key_of_its_row_whatever_this_release_would_compute(
+    world: World,
+) -> None:
+    """Its queue, its children and what they are started for have that key."""
+    job_id = world.job(2)
+    world.ask("UPDATE jobs SET engine_key = 'of-before' RETURNING 1")
+    job = world.run(jobs.get, job_id)
+    assert job.engine_key == "of-before" != job.spec.engine_key
+    assert progress_views.snapshot(world.ledger, job_id).served_by == (job.spec.pool, "of-before")
+    assert advice.subject(job).engine_key == "of-before"
 
 
 def test_a_paused_job_has_no_rate(world: World) -> None:

@@ -257,6 +257,30 @@ def test_the_engine_key_changes_with_what_is_loaded(place: str, value: Any) -> N
     assert parsed(GENERATE, place, value).engine_key != parsed(GENERATE).engine_key
 
 
+@pytest.mark.parametrize(
+    ("engine", "keys"),
+    [
+        ({"backend": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"}, 1),
+        ({"backend": "vllm", "model": "org/m"}, 2),
+    ],
+)
+def test_one_client_of_a_remote_server_sends_the_requests_of_every_task(
+    engine: dict[str, Any], keys: int
+) -> None:
+    tasks = [
+        {"kind": "generate", "prompt": "{{ text }}"},
+        {"kind": "embed", "text": "{{ text }}"},
+        {"kind": "requests", "endpoint": "/v1/chat/completions"},
+        {"kind": "requests", "endpoint": "/v1/embeddings"},
+    ]
+    found = set()
+    for task in tasks:
+        form = {"format": "openai"} if task["kind"] == "requests" else {}
+        spec = {**GENERATE, "input": {"uri": "x.jsonl", **form}, "task": task, "engine": engine}
+        found.add(parse_spec(spec, "test").engine_key)
+    assert len(found) == keys
+
+
 def test_the_engine_key_does_not_depend_on_the_order_of_args() -> None:
     one = parsed(GENERATE, "engine.args", {"a": 1, "b": 2})
     two = parsed(GENERATE, "engine.args", {"b": 2, "a": 1})
