@@ -112,6 +112,8 @@ class Remote:
     def _handler(remote) -> type[BaseHTTPRequestHandler]:  # noqa: N805
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            # Headers and body are two writes, of which the second would wait 40 ms for an acknowledgement.
+            disable_nagle_algorithm = True
 
             def do_POST(self) -> None:
                 size = int(self.headers["content-length"])
