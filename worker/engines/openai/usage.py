@@ -34,7 +34,6 @@ def usage_of(response: Any, body: Mapping[str, Any]) -> Usage:
     """
     counts = response.get("usage") if isinstance(response, Mapping) else None
     counts = counts if isinstance(counts, Mapping) else {}
-    written = output_bytes(response)
     prompt, prompt_is_exact = _count(counts, "prompt_tokens", "input_tokens")
     output, output_is_exact = _count(counts, "completion_tokens", "output_tokens")
     total, total_is_exact = _count(counts, "total_tokens")
@@ -42,7 +41,7 @@ def usage_of(response: Any, body: Mapping[str, Any]) -> Usage:
         output, output_is_exact = total - prompt, prompt_is_exact and total_is_exact
     if not prompt:  # no request is without a prompt
         prompt, prompt_is_exact = math.ceil(prompt_tokens(body)), False
-    if not output and written:
+    if not output and (written := output_bytes(response)):
         output, output_is_exact = math.ceil(written / BYTES_A_TOKEN), False
     prompt, output = min(prompt, INT32_MAX), min(output or 0, INT32_MAX)
     estimated = (0 if prompt_is_exact else prompt) + (
