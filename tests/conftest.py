@@ -26,6 +26,7 @@ answers; its tests get the marks `vllm` and `slow`.
 
 FOLDERS = (
     "faults",
+    "matrix",
     "browser",
     "launch",
     "examples",
@@ -40,10 +41,15 @@ FOLDERS = (
 
 
 class OneVllmAtOnce(LoadScopeScheduling):
-    """Hands out test by test, but all that start vLLM to one process: an engine takes a core."""
+    """Hands out test by test, but all that start vLLM to one process, since an engine takes a core, and all that
+    share the fleet of the matrix to one, too.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "vllm" if nodeid.partition("::")[0].endswith(VLLM_FILES) else nodeid
+        path = nodeid.partition("::")[0]
+        if path.endswith(VLLM_FILES):
+            return "vllm"
+        return "matrix" if path.startswith("tests/matrix/") else nodeid
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -67,7 +73,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return OneVllmAtOnce(config, log)
 
 
-WARM_FOLDERS = {"engine", "examples", "recipes", "faults", "integration"}
+WARM_FOLDERS = {"engine", "examples", "recipes", "faults", "integration", "matrix"}
 
 
 @pytest.hookimpl(tryfirst=True)

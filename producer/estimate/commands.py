@@ -1,6 +1,5 @@
 """The command that says what a job would take before it runs: estimate."""
 
-import dataclasses
 from typing import Annotated
 
 import typer
@@ -32,8 +31,6 @@ def estimate(
     from nightshift.producer.estimate import estimate_report
     from nightshift.producer.estimate.pilot_place import run_estimate
 
-    if flags.out is None and pilot is None:
-        flags = dataclasses.replace(flags, out="out")
     spec, settings = job_spec(target, flags), context.command_settings()
     messages = context.console(stderr=as_json)
     made = run_estimate(spec, settings, messages, pilot_rows=pilot, workers=workers)

@@ -48,6 +48,7 @@ from nightshift.common.ledger.jobs.job_submit import NewJob
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, RequestsTask, digest
+from nightshift.common.spec.sections import OutputSpec
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo, Listing
 from nightshift.common.text import first_few
@@ -132,7 +133,8 @@ NOTHING = Appended(0, 0, 0, None, False)
 @dataclass(slots=True)
 class Intake:
     """Files on their way in, and what is known of them so far; `answer` ends the way. A folder for `copies`
-    takes the place of the output directory, which is then not looked at. A `giver` is the failed job that gives the
+    takes the place of the output directory, which is then not looked at; `own_output` keeps what the spec says of it.
+    A `giver` is the failed job that gives the
     output directory up.
     """
 
@@ -141,6 +143,7 @@ class Intake:
     given_ledger: Ledger | None = None
     asked: Asked = PLAIN
     copies: str | None = None
+    own_output: OutputSpec | None = None
     growth: Growth | None = None
     files: Sequence[FileInfo] = ()
     table: table_input.InputTable | None = None
@@ -211,6 +214,7 @@ def resolve(intake: Intake) -> None:
     if copies is None:
         storage.check_roots([spec.output.uri], intake.settings.allowed_roots)
     else:
+        intake.own_output = spec.output
         spec = spec.model_copy(update={"output": spec.output.model_copy(update={"uri": copies})})
     permits.check_at_submit(spec, intake.settings)
     intake.spec = spec
@@ -348,7 +352,11 @@ def ask_wings(intake: Intake) -> None:
     asked = wings.offered("check_job")
     if intake.spec.output.table is not None and not asked:
         raise BadInput("output.table needs the folder producer/tables, which is not here")
-    found = [check(intake.spec, intake.plan.schema, intake.settings) for check in asked]
+    spec = intake.spec
+    if intake.own_output is not None:
+        # A wing judges where the job will write, not where copies lie for the time of this look.
+        spec = spec.model_copy(update={"output": intake.own_output})
+    found = [check(spec, intake.plan.schema, intake.settings) for check in asked]
     intake.notes = [note for note in found if note is not None]
     if intake.table is not None:
         version = intake.spec.input.version
