@@ -22,6 +22,9 @@ TRANSPORT_OPTIONS = {
     "visibility_timeout": 3600,
 }
 
+PING_MILLISECONDS = 1000
+"""Lifetime of the key that `ping` writes."""
+
 
 def queue_name(pool: str, engine_key: str) -> str:
     """The queue of one engine in one pool."""
@@ -55,14 +58,14 @@ def make_app(url: str | None) -> Celery:
 
 
 def ping(url: str) -> float:
-    """Seconds that the broker takes to answer. Raises Retryable when it cannot be reached, BadInput
-    for a URL of no broker.
+    """Return the seconds that the broker takes to store a value. Raise Retryable if it cannot be
+    reached or refuses writes, BadInput if the URL is not that of a broker.
     """
     app, began = make_app(url), time.monotonic()
     try:
         with app.connection_for_write() as connection:
             connection.ensure_connection(max_retries=1, timeout=5)
-            _depth(connection, app.conf.task_default_queue)
+            _store(connection, "nightshift.ping")
     except (OperationalError, OSError) as error:
         raise Retryable(f"the broker cannot be reached: {error}") from error
     except (KeyError, ValueError) as error:
@@ -123,6 +126,14 @@ def _no_broker(error: KeyError | ValueError) -> BadInput:
         f"NIGHTSHIFT_BROKER_URL is no redis:// URL{why}: redis://host:6379/0, rediss:// with TLS, or "
         "redis+socket:///path; in a password %, :, /, @ and ? are percent-encoded"
     )
+
+
+def _store(connection: Connection, key: str) -> None:
+    """Write a key that expires at once: a Redis that is full or a replica still answers reads."""
+    try:
+        connection.default_channel.client.set(key, 1, px=PING_MILLISECONDS)
+    except connection.channel_errors + connection.connection_errors as error:
+        raise OperationalError(str(error)) from error
 
 
 def _depth(connection: Connection, queue: str) -> int:

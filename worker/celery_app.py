@@ -36,6 +36,7 @@ from nightshift.common.spec import JobSpec
 from nightshift.worker import tasks
 from nightshift.worker.bootstep import once_signals_are_handled
 from nightshift.worker.child_context import ChildContext
+from nightshift.worker.consumer import PatientConsumer
 from nightshift.worker.engine_load import EngineLoad
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.heartbeat import Heartbeat
@@ -68,6 +69,7 @@ class ChildProcess:
         self._load = EngineLoad(config, settings, ledger, self._heartbeat_ledger, self._liveness)
         self._supervisor = ToSupervisor(config.channel)
         self._app = make_app(settings.broker_url)
+        self._app.conf.worker_consumer = PatientConsumer
         self._drain_asked = threading.Event()
         self._drained = threading.Event()
         self._noting = threading.Lock()
