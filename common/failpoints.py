@@ -19,6 +19,8 @@ class Moment(StrEnum):
     WRITTEN = "written"
     COMMITTING = "committing"
     COMMITTED = "committed"
+    NAMING = "naming"
+    DELETING = "deleting"
     MOVED = "moved"
     RENEWING = "renewing"
     DISPATCHING = "dispatching"

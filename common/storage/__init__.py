@@ -40,7 +40,7 @@ from nightshift.common.storage.links import OWN_FOLDERS
 from nightshift.common.storage.listing import Listing, expand, folders, list_names, listing
 from nightshift.common.storage.local import gathered_syncs
 from nightshift.common.storage.objects import driver_of
-from nightshift.common.storage.streams import Content, FileInfo, Written, checked_reader
+from nightshift.common.storage.streams import Content, FileInfo, Naming, Written, checked_reader
 from nightshift.common.storage.walls import (
     OF_JOB,
     carried,
@@ -143,6 +143,15 @@ def write_whole(uri: str, content: Content, *, replace: bool = False) -> Written
     if is_local(uri):
         return local.write(local_path(uri), content, replace)
     return objects.write(uri, content)
+
+
+def write_owned(uri: str, content: Content, job_id: int, naming: Naming) -> Written:
+    """`write_whole` that replaces, of a file about a job: it gets its name inside `naming`, and is called
+    `.NAME.jobN.…` until then, so that `owned_unfinished` finds it. An object is put inside `naming`.
+    """
+    if is_local(uri):
+        return local.write(local_path(uri), content, True, job_id, naming)
+    return objects.write(uri, content, naming)
 
 
 def write_streamed(uri: str, content: Content) -> Written:
@@ -261,6 +270,14 @@ def left_unfinished(folder: str, ours: Callable[[str], bool] = lambda _: True) -
         return []
     with guard("listed", folder):
         return [str(path) for path in local.left(local_path(folder), ours)]
+
+
+def owned_unfinished(folder: str) -> list[str]:
+    """Unfinished files of `write_owned` in a local folder, those that somebody writes included."""
+    if not is_local(folder):
+        return []
+    with guard("listed", folder):
+        return [str(path) for path in local.with_job(local_path(folder))]
 
 
 def check_directory(uri: str) -> None:

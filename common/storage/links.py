@@ -74,10 +74,13 @@ class Place:
         """Removes an empty folder."""
         os.rmdir(self.name, dir_fd=self.folder)
 
-    def beside(self) -> "Place":
-        """A hidden name in the same folder that nobody else takes."""
+    def beside(self, job_id: int | None = None) -> "Place":
+        """A hidden name in the same folder that nobody else takes; it carries the number of a job, if one is
+        given (`unfinished.NAME`).
+        """
         folder, name = os.path.split(self.name)
-        return Place(str(Path(folder, f".{name}.{os.urandom(6).hex()}")), self.folder)
+        job = "" if job_id is None else f".job{job_id}"
+        return Place(str(Path(folder, f".{name}{job}.{os.urandom(6).hex()}")), self.folder)
 
 
 @contextmanager

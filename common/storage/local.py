@@ -8,7 +8,7 @@ import os
 import stat as modes
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import lru_cache, partial
 from io import FileIO
 from itertools import takewhile
@@ -22,7 +22,7 @@ from nightshift.common.storage import unfinished, walls
 from nightshift.common.storage.addresses import is_local
 from nightshift.common.storage.driver_errors import guard, reason, writing
 from nightshift.common.storage.links import Place, placed
-from nightshift.common.storage.streams import Content, FileInfo, Written, fill
+from nightshift.common.storage.streams import Content, FileInfo, Naming, Written, fill
 
 NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 """Errors of a file system that has no hard links."""
@@ -49,8 +49,16 @@ def open_file(path: Path, *, links: bool = True) -> FileIO:
         return open(place.name, "rb", buffering=0, opener=place.opener(links=links))
 
 
-def write(path: Path, content: Content, replace: bool) -> Written:
-    """Writes under the final name, or with `replace` under another name that is then renamed."""
+def write(
+    path: Path,
+    content: Content,
+    replace: bool,
+    job_id: int | None = None,
+    naming: Naming = nullcontext,
+) -> Written:
+    """Writes under the final name, or with `replace` under another name, which carries `job_id` and is
+    renamed inside `naming`.
+    """
     uri = str(path)
     make_directory(path.parent)
     with ExitStack() as stack:
@@ -63,10 +71,11 @@ def write(path: Path, content: Content, replace: bool) -> Written:
             # A failed write removes its file, and `replace` renames over the old one: neither may
             # happen to a device, a pipe or a directory.
             raise BadInput(f"{uri} is no regular file and cannot be written: name another")
-        return _write(final.beside() if replace else final, final, path, content)
+        place = final.beside(job_id) if replace else final
+        return _write(place, final, path, content, naming)
 
 
-def _write(place: Place, final: Place, path: Path, content: Content) -> Written:
+def _write(place: Place, final: Place, path: Path, content: Content, naming: Naming) -> Written:
     uri = str(path)
     with writing(uri):
         raw = open(place.name, "wb", buffering=0, opener=place.opener())  # noqa: SIM115
@@ -77,7 +86,8 @@ def _write(place: Place, final: Place, path: Path, content: Content) -> Written:
             written = fill(raw, uri, content)
             with writing(uri):
                 os.fsync(raw.fileno())
-                if place is not final:
+            if place is not final:
+                with naming(), writing(uri):
                     _rename_unfinished(place, final, uri)
         with writing(uri):
             _sync_directory(path.parent)
@@ -107,6 +117,13 @@ def left(folder: Path, ours: Callable[[str], bool]) -> list[Path]:
                 with suppress(OSError), placed(folder / name, links=False) as place:
                     found += [folder / name] if unfinished.is_left(place) else []
     return found
+
+
+def with_job(folder: Path) -> list[Path]:
+    """Unfinished files in a folder that carry the number of a job, those that somebody writes included."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return [folder / name for name in places.names(folder) if unfinished.has_job(name)]
+    return []
 
 
 def _is_no_file(place: Place) -> bool:

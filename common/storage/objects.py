@@ -3,7 +3,7 @@
 import errno
 import tempfile
 import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +14,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.storage import unfinished
 from nightshift.common.storage.addresses import split
 from nightshift.common.storage.driver_errors import guard, writing
-from nightshift.common.storage.streams import Content, FileInfo, Written, fill
+from nightshift.common.storage.streams import Content, FileInfo, Naming, Written, fill
 
 UPLOAD_PIECE_BYTES = 16 * 2**20
 """Objects of twice this size are uploaded in pieces; ten pieces are in memory at once."""
@@ -97,8 +97,10 @@ def _fingerprint(facts: dict[str, Any]) -> str:
     return ""
 
 
-def write(uri: str, content: Content) -> Written:
-    """Spools the content first, since drivers finish an upload also after an exception."""
+def write(uri: str, content: Content, naming: Naming = nullcontext) -> Written:
+    """Spools the content first, since drivers finish an upload also after an exception; puts it inside
+    `naming`.
+    """
     fs, path = driver_of(uri)
     with writing(uri):
         unfinished.remove_left_spools()
@@ -106,7 +108,7 @@ def write(uri: str, content: Content) -> Written:
     with spool:
         unfinished.hold(spool.fileno())
         written = fill(spool, uri, content)
-        with writing(uri):
+        with naming(), writing(uri):
             fs.put_file(spool.name, path, **_uploading(uri, written.bytes))
     return written
 

@@ -5,6 +5,7 @@ and hashed.
 import hashlib
 import io
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -13,6 +14,9 @@ from nightshift.common.storage.driver_errors import guard, writing
 
 Content = Callable[[BinaryIO], object]
 """Writes the content of a file into the unseekable file that it is called with."""
+
+Naming = Callable[[], AbstractContextManager[None]]
+"""Makes the context in which a whole file gets its name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from pathlib import Path
 from nightshift.common.errors import BadInput
 from nightshift.common.storage.links import Place
 
-NAME = re.compile(r"\.(.+)\.[0-9a-f]{12}")
-"""As `Place.beside` makes them; the file will be called as the group says."""
+NAME = re.compile(r"\.(.+?)(\.job\d+)?\.[0-9a-f]{12}")
+"""As `Place.beside` makes them: the name that the file will get, and the job that it is of, if it is about one."""
 
 SPOOL = "nightshift-spool-"
 """Begins the names of files in the folder of temporary files whose content goes to an object store."""
@@ -27,6 +27,12 @@ def final_name(name: str) -> str | None:
     """What an unfinished file will be called; None for any other name."""
     found = NAME.fullmatch(name)
     return None if found is None else found[1]
+
+
+def has_job(name: str) -> bool:
+    """Return True for an unfinished file that carries the number of a job."""
+    found = NAME.fullmatch(name)
+    return found is not None and found[2] is not None
 
 
 def hold(descriptor: int) -> None:

@@ -77,7 +77,7 @@ def _return(ledger: Ledger, job: Job, archive: Archive) -> None:
     for file in reversed(archive.files):
         _add(ledger, job, archive, file)
     _keep(ledger, archive)
-    table_files.sweep(job, ())
+    table_files.sweep(ledger, job, ())
 
 
 def _add(ledger: Ledger, job: Job, archive: Archive, file: ArchiveFile) -> None:

@@ -37,13 +37,13 @@ def leave(ledger: Ledger, job: Job, archive: Archive, days: int, rest: Rest) -> 
         with ledger.transaction() as connection:
             left = archives.leave(connection, archive, files, days)
         if not left:
-            table_files.delete(job, [file.name for file in files])
+            table_files.delete(ledger, job, [file.name for file in files])
             return False
         archive = replace(archive, state=ArchiveState.LEAVING, files=tuple(files))
     else:
         for file in archive.files:
             table_files.prove(job, file)
-    table_files.sweep(job, archive.files)
+    table_files.sweep(ledger, job, archive.files)
     reached(Moment.LEAVING)
     for table in archives.TABLES:
         for _ in table_files.pages(ledger, archive, table, archives.delete_between, rest):

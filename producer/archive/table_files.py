@@ -17,6 +17,7 @@ from nightshift.common.ledger import Connection, Ledger
 from nightshift.common.ledger.jobs import archives
 from nightshift.common.ledger.jobs.archives import Archive, ArchiveFile
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.producer.submit import owned_files
 
 T = TypeVar("T")
 
@@ -92,7 +93,7 @@ def write(ledger: Ledger, job: Job, archive: Archive, table: str, rest: Rest) ->
         nonlocal rows
         rows = FORMATS["parquet"].write(batches(), schema, sink, metadata)
 
-    written = storage.write_whole(part_names.archived(job.output_uri, name), fill)
+    written = owned_files.write(ledger, job, part_names.archived(job.output_uri, name), fill)
     return ArchiveFile(table, name, rows, written.bytes, written.checksum)
 
 
@@ -120,16 +121,16 @@ def read(job: Job, file: ArchiveFile) -> Iterator[pa.RecordBatch]:
         yield from pq.ParquetFile(handle).iter_batches(batch_size=PAGE_ROWS)
 
 
-def delete(job: Job, names: Iterable[str]) -> None:
+def delete(ledger: Ledger, job: Job, names: Iterable[str]) -> None:
     """Removes files of the archive, as far as the store lets them go, and the folder if it is empty."""
-    storage.delete_all(part_names.archived(job.output_uri, name) for name in names)
+    owned_files.delete(ledger, job, [part_names.archived(job.output_uri, name) for name in names])
     storage.remove_directory(part_names.archived(job.output_uri, ""))
 
 
-def sweep(job: Job, files: Sequence[ArchiveFile]) -> None:
+def sweep(ledger: Ledger, job: Job, files: Sequence[ArchiveFile]) -> None:
     """Removes every other file from the folder of the archive: the ledger names these alone."""
     found = storage.list_names(part_names.archived(job.output_uri, ""))
-    delete(job, set(found) - {file.name for file in files})
+    delete(ledger, job, set(found) - {file.name for file in files})
 
 
 def _parsed(text: bytes, schema: pa.Schema) -> pa.Table:

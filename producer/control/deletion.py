@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 from nightshift.common import storage
-from nightshift.common.errors import BadInput, StorageUnavailable
+from nightshift.common.errors import BadInput, LeaseLost, StorageUnavailable
 from nightshift.common.formats import input_copies, owner_marker, part_names
 from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.jobs import deletions, jobs
@@ -20,11 +20,8 @@ from nightshift.producer import under_way, wings
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.reaper import finish, manifest, output_directory
 from nightshift.producer.results import part_files
+from nightshift.producer.submit import owned_files
 from nightshift.producer.submit.output_owner import OwnedDirectory
-
-FILES_A_PIECE = 50
-"""Files that one transaction deletes, which holds the row of the job: a second with a store that takes
-20 ms for each."""
 
 
 def delete(ledger: Ledger, job: Job, settings: Settings, *, output: bool) -> Answer:
@@ -115,8 +112,11 @@ def _delete_files(ledger: Ledger, job: Job, in_use: Container[str]) -> int:
     if not OwnedDirectory.of_job(ledger, job).is_owned():
         return 0
     uris = [uri for uri in files_of(ledger, job) if uri not in in_use]
-    for uri in under_lock(ledger, job.id, uris):
-        storage.delete(uri)
+    try:
+        for uri in owned_files.held(ledger, job, uris):
+            storage.delete(uri)
+    except LeaseLost as lost:
+        raise BadInput(str(lost)) from lost
     with ledger.transaction() as connection:
         jobs.lock(connection, job.id)
         output_directory.warn_left(job, storage.delete_all(output_directory.left_by_killed(job)))
@@ -125,20 +125,6 @@ def _delete_files(ledger: Ledger, job: Job, in_use: Container[str]) -> int:
         storage.delete(owner_marker.place(job.output_uri))
         storage.remove_directory(job.output_uri)
     return len(uris) + 1
-
-
-def under_lock(ledger: Ledger, job_id: int, uris: Sequence[str]) -> Iterator[str]:
-    """The same files, each while the row of their job is locked, for a caller that deletes them.
-
-    Once another command has deleted the job, the same spec may have made a new one in the directory,
-    with parts of the same names: then BadInput, and the caller deletes nothing more.
-    """
-    for first in range(0, len(uris), FILES_A_PIECE):
-        with ledger.transaction() as connection:
-            for uri in uris[first : first + FILES_A_PIECE]:
-                # Each time: a transaction that was ended has lost the lock.
-                jobs.lock(connection, job_id)
-                yield uri
 
 
 def files_of(ledger: Ledger, job: Job) -> Iterator[str]:

@@ -5,7 +5,7 @@ were cut off.
 from dataclasses import dataclass
 
 from nightshift.common import storage
-from nightshift.common.errors import BadInput, NightshiftError
+from nightshift.common.errors import NightshiftError
 from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.jobs import archives, deletions, job_end, jobs, table_commits
 from nightshift.common.ledger.jobs.jobs import Job
@@ -15,6 +15,7 @@ from nightshift.common.text import counted, first_few
 from nightshift.producer.control import deletion
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.reaper import output_directory
+from nightshift.producer.submit import owned_files
 from nightshift.producer.submit.output_owner import OwnedDirectory
 
 
@@ -58,7 +59,7 @@ def _delete(ledger: Ledger, settings: Settings, found: Garbage) -> list[str]:
     refused = []
     for job_id, uris in found.orphans.items():
         try:
-            stay = storage.delete_all(deletion.under_lock(ledger, job_id, uris))
+            stay = owned_files.delete(ledger, _job(ledger, job_id), uris)
             with ledger.transaction() as connection:
                 files = len(uris) - len(stay)
                 audit_log.record(connection, "gc", job_id, detail={"files": files})
@@ -93,7 +94,7 @@ def _job(ledger: Ledger, job_id: int) -> Job:
     with ledger.transaction() as connection:
         job = jobs.get(connection, job_id)
     if job is None:
-        raise BadInput(f"there is no job {job_id} any more")
+        raise jobs.gone(job_id)
     return job
 
 

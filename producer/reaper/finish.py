@@ -31,6 +31,7 @@ from nightshift.producer.reaper import (
 )
 from nightshift.producer.reaper.renewed_hold import renewed
 from nightshift.producer.results import id_counts
+from nightshift.producer.submit import owned_files
 from nightshift.producer.submit.output_owner import OwnedDirectory
 
 log = structlog.get_logger(__name__)
@@ -179,9 +180,11 @@ def _close(ledger: Ledger, job: Job, hold: Hold) -> JobState | None:
 
     `job` is as it was before its files were looked at.
     """
+    directory = OwnedDirectory.of_job(ledger, job)
     for _ in range(MOST_MANIFESTS):
         written_end, retries_then = manifest.write(ledger, job)
         with ledger.transaction() as connection:
+            owned_files.lock(connection, job)
             end = job_end.open_work(connection, job.id).end
             now = jobs.get(connection, job.id)
             again = now is not None and now.closed_at is None and now.retries != job.retries
@@ -190,7 +193,8 @@ def _close(ledger: Ledger, job: Job, hold: Hold) -> JobState | None:
                 # A retry came in between. It may be over, and its parts not moved: a later round
                 # begins anew. Deleted under the job's lock, so that the manifest of a later end is
                 # never the one that is deleted.
-                storage.delete(part_names.final(job.output_uri, part_names.MANIFEST))
+                uri = part_names.final(job.output_uri, part_names.MANIFEST)
+                owned_files.delete_one(connection, directory, job, uri)
             elif fits and now is not None and now.closed_at is None:
                 end = job_end.close(connection, hold)
         if again or now is None:

@@ -6,7 +6,7 @@ from functools import partial
 
 import structlog
 
-from nightshift.common import storage
+from nightshift.common.errors import LeaseLost
 from nightshift.common.formats import part_names
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import generations, jobs
@@ -16,6 +16,7 @@ from nightshift.common.ledger.queries import live_parts
 from nightshift.producer.reaper import error_parts, manifest, output_directory
 from nightshift.producer.reaper.duty import Duty, Reaper
 from nightshift.producer.results import part_files
+from nightshift.producer.submit import owned_files
 from nightshift.producer.submit.output_owner import OwnedDirectory
 
 log = structlog.get_logger(__name__)
@@ -47,6 +48,8 @@ def write_finished(ledger: Ledger, job_id: int | None = None) -> None:
             try:
                 while not _write(ledger, owner, number):
                     pass
+            except LeaseLost as lost:
+                log.info("generation_left", job_id=owner, generation=number, why=str(lost))
             except Exception as error:  # no job may keep the others from their files
                 failed[owner] = error
     if failed:
@@ -71,14 +74,13 @@ def _write(ledger: Ledger, job_id: int, number: int) -> bool:
     del facts["finished_at"]
     head = {"job": job_id, **facts, "input_files": [manifest.file_facts(file) for file in files]}
     pages = part_files.pages_of(ledger, job, live_parts.entries_between, generation)
-    manifest.stream(uri, head, pages)
+    directory = OwnedDirectory.of_job(ledger, job)
+    manifest.stream(ledger, job, uri, head, pages)
     with ledger.transaction() as connection:
-        now = jobs.get(connection, job_id)
-        if now is not None:
-            jobs.lock(connection, job_id)
+        owned_files.lock(connection, job)
         if not generations.is_over(connection, job_id, number):
             # Its rows run again: a later round writes the file anew.
-            storage.delete(uri)
+            owned_files.delete_one(connection, directory, job, uri)
             return True
         if generations.times_reopened(connection, job_id, number) != reopened:
             return False

@@ -16,6 +16,7 @@ from nightshift.common.ledger.queries import live_parts
 from nightshift.common.spec import GenerateTask, JobSpec
 from nightshift.common.states import JobState
 from nightshift.producer.results import part_files
+from nightshift.producer.submit import owned_files
 from nightshift.producer.views.in_table import in_table
 
 MOST_BYTES = 256 * 1024 * 1024
@@ -36,12 +37,14 @@ def write(ledger: Ledger, job: Job) -> tuple[JobState, int]:
     end = _end(job, progress)
     pages = part_files.pages_of(ledger, job, live_parts.entries_between)
     uri = part_names.final(job.output_uri, part_names.MANIFEST)
-    stream(uri, _head(ledger, job, progress, end), pages)
+    stream(ledger, job, uri, _head(ledger, job, progress, end), pages)
     return end, job.retries
 
 
-def stream(uri: str, head: dict[str, object], pages: Iterable[Iterable[str]]) -> None:
-    """Writes a JSON object with the `head`, and the entries of `parts` behind it."""
+def stream(
+    ledger: Ledger, job: Job, uri: str, head: dict[str, object], pages: Iterable[Iterable[str]]
+) -> None:
+    """Writes a JSON object with the `head`, and the entries of `parts` behind it, to a file about the job."""
     text = json.dumps(head, indent=1, ensure_ascii=False)
 
     def fill(sink: BinaryIO) -> None:
@@ -53,7 +56,7 @@ def stream(uri: str, head: dict[str, object], pages: Iterable[Iterable[str]]) ->
                 separator = b",\n  "
         sink.write(b"\n ]\n}\n")
 
-    storage.write_whole(uri, fill, replace=True)
+    owned_files.write(ledger, job, uri, fill)
 
 
 def part_names_in(job: Job) -> list[str]:

@@ -20,6 +20,7 @@ from nightshift.common.ledger.jobs.generations import Generation
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.text import counted, first_few, plural
 from nightshift.producer.results import part_files
+from nightshift.producer.submit import owned_files
 
 log = structlog.get_logger(__name__)
 
@@ -135,7 +136,7 @@ def sweep_parts(ledger: Ledger, job: Job) -> bool:
     with ledger.transaction() as connection:
         kept = table_commits.kept(connection, job.id)
     unneeded = found.unneeded(live | kept, strangers=True)
-    warn_left(job, storage.delete_all([*unneeded, *left_by_killed(job)]))
+    warn_left(job, owned_files.delete(ledger, job, [*unneeded, *left_by_killed(job)]))
     storage.remove_directory(part_names.staged(job.output_uri, ""))
     return True
 

@@ -59,6 +59,7 @@ from nightshift.producer.submit import (
     checks,
     growing,
     openai_batch_file,
+    owned_files,
     restore_copies,
     table_input,
     unique_ids,
@@ -445,6 +446,7 @@ def store_job(intake: Intake) -> None:
             if giver is not None:
                 # Last, since a transaction that comes to nothing brings no file back; and before workers may write.
                 directory.clear_after_failed()
+            owned_files.remove_unnamed(output_uri)
             reached(Moment.SUBMITTING)
     except (BadInput, LeaseLost, KeyboardInterrupt) as error:
         # Another process submitted the same a moment ago: its job is the one to return.

@@ -9,6 +9,7 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import jobs, table_commits
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
+from nightshift.producer.submit import owned_files
 from nightshift.producer.submit.append_command import within_job
 from nightshift.producer.submit.output_owner import OwnedDirectory
 from nightshift.producer.tables.commit import table_of
@@ -70,9 +71,10 @@ def _remove(ledger: Ledger, settings: Settings, job_id: int, names: list[str]) -
     named = _named(job, settings)
     still = {uri.rpartition("/")[2] for uri in named}
     going = [name for name in names if name not in still]
-    for name in going:
-        storage.delete(part_names.final(job.output_uri, name))
-        storage.delete(part_names.final(job.output_uri, f"{part_names.TABLE}/{name}"))
+    places = [place for name in going for place in (name, f"{part_names.TABLE}/{name}")]
+    uris = [part_names.final(job.output_uri, place) for place in places]
+    for uri in owned_files.held(ledger, job, uris):
+        storage.delete(uri)
     with ledger.transaction() as connection:
         table_commits.forget(connection, job_id, going)
     log.info("replaced_parts_removed", job_id=job_id, parts=len(going))

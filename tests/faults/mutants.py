@@ -42,6 +42,7 @@ WALLS = "tests/integration/test_tenant_walls.py"
 RUNNER = "tests/integration/test_batch_runner.py"
 SHARES = "tests/integration/test_shares.py"
 HANGS = "test_the_batch_of_a_thread_that_hangs_is_given_back_and_its_neighbour_goes_on"
+SUSPENDED = "tests/integration/test_suspended_reapers.py"
 OWNER = "tests/integration/test_output_owner.py"
 SUBMITS = "tests/integration/test_submits_at_once.py"
 PERMITS = "tests/unit/test_permits.py"
@@ -369,6 +370,48 @@ MUTANTS = (
     found = listed(job)
 """,
         ("tests/faults/test_finish.py::test_a_late_sweep_deletes_no_part_of_a_retry",),
+    ),
+    Mutant(
+        "a file about a job gets its name only while the directory is the job's",
+        "producer/submit/owned_files.py",
+        """        with ledger.transaction() as connection:
+            _hold(connection, directory, job)
+            yield
+""",
+        "        yield\n",
+        (f"{SUSPENDED}::test_a_manifest_of_a_job_that_was_deleted_gets_no_name",),
+    ),
+    Mutant(
+        "a submit removes files of earlier jobs that have not got their name",
+        "producer/submit/owned_files.py",
+        '    for folder in ("", part_names.GENERATIONS, part_names.ARCHIVE):\n',
+        "    for folder in ():\n",
+        (f"{SUSPENDED}::test_a_manifest_whose_reaper_is_suspended_after_the_last_check",),
+    ),
+    Mutant(
+        "a manifest is deleted only while the directory is the job's",
+        "producer/submit/owned_files.py",
+        "    _hold(connection, directory, job)\n    storage.delete(uri)\n",
+        "    storage.delete(uri)\n",
+        (
+            f"{SUSPENDED}::test_a_manifest_that_is_about_to_be_deleted_since_a_retry_came",
+            f"{SUSPENDED}::test_the_file_of_a_generation_that_is_about_to_be_deleted_since_its_rows_run_again",
+        ),
+    ),
+    Mutant(
+        "a worker deletes a replaced part only while its job is there",
+        "worker/publish/publish.py",
+        "        if is_known:\n            storage.delete(uri)\n",
+        "        storage.delete(uri)\n",
+        (f"{SUSPENDED}::test_a_part_that_a_worker_has_replaced_and_is_about_to_delete",),
+    ),
+    Mutant(
+        "a sweep takes parts only while the directory is the job's",
+        "producer/submit/owned_files.py",
+        """                lock(connection, job)
+                if time""",
+        "                if time",
+        (f"{SUSPENDED}::test_a_part_that_is_about_to_be_swept",),
     ),
     Mutant(
         "SKIP LOCKED",

@@ -1,5 +1,6 @@
 """A reaper dies or freezes while it finishes a job: no part too much, none too few."""
 
+import shutil
 from collections.abc import Callable
 
 import psutil
@@ -10,7 +11,9 @@ from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import leasing, retries
 from nightshift.common.ledger.jobs import job_end, jobs
+from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
+from nightshift.producer.control import deletion
 from tests.support.fleet import tree
 from tests.support.rig import Rig
 from tests.support.world import World, close
@@ -119,6 +122,32 @@ def test_a_late_manifest_never_stays_over_the_one_of_a_later_end(rig: Rig) -> No
     late.terminate()
     assert late.wait(200) == 0
     rig.oracle("stale", ids)
+
+
+@pytest.mark.slow
+def test_a_suspended_reaper_names_no_manifest_in_the_directory_of_the_next_job(rig: Rig) -> None:
+    """The job is finished by another reaper and deleted, and the same spec runs again in the same place."""
+    rig.arm(Moment.NAMING, "freeze")
+    ids = rig.submit("again", 30, engine=SHOUT)
+    late = rig.reaper()
+    rig.worker()
+    rig.wait_fired(Moment.NAMING)
+    rig.reaper()
+    let_others_finish(rig)
+    rig.wait_closed("again")
+    with rig.ledger.transaction() as connection:
+        job = jobs.find(connection, "again")
+    deletion.delete(rig.ledger, job, Settings(database_url=rig.url), output=False)
+    for path in (rig.folder / "again").glob("*"):  # as `rm -r out/*`
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert rig.put(rig.spec_of("again", engine=SHOUT)).job_id != job.id
+    rig.finished("again", ids)
+    before = rig.manifest("again")
+    rig.thaw(tree(late))
+    late.terminate()
+    assert late.wait(200) == 0
+    assert rig.manifest("again") == before
+    rig.oracle("again", ids)
 
 
 def test_a_part_that_was_swept_is_never_named_when_its_failed_job_runs_again(

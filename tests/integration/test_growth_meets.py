@@ -1,7 +1,6 @@
 """Datasets that grow meet what else happens: reapers that freeze, jobs that close, files that are odd."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +33,14 @@ def test_a_file_of_a_generation_that_a_frozen_reaper_replaced_is_written_again(
     site.run(moody(1))
     stream = manifest.stream
 
-    def freeze(uri: str, head: dict[str, object], pages: Iterable[Iterable[str]]) -> None:
+    def freeze(*given: Any) -> None:
+        *file, pages = given
         old = [list(page) for page in pages]
         monkeypatch.setattr(manifest, "stream", stream)
         assert site.retry() == 2
         site.run(SHOUT)
         generation_files.write_finished(site.ledger)
-        stream(uri, head, old)
+        stream(*file, old)
 
     monkeypatch.setattr(manifest, "stream", freeze)
     generation_files.write_finished(site.ledger)

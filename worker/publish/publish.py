@@ -154,7 +154,16 @@ class Publisher:
             reached(Moment.MOVED)
             # A table may have the old part: a reaper removes the part in time.
             if lease.kept_part is not None and each.spec.output.table is None:
-                storage.delete(final(uri, lease.kept_part))
+                self._delete_replaced(lease.job_id, final(uri, lease.kept_part))
+
+    def _delete_replaced(self, job_id: int, uri: str) -> None:
+        """Deletes the part that a new one has replaced, unless the job was deleted meanwhile: the next job in the
+        directory may have a part of that name.
+        """
+        with self._child.ledger.transaction() as connection:
+            is_known = jobs.get(connection, job_id) is not None
+        if is_known:
+            storage.delete(uri)
 
     def _judge(self, job_id: int) -> None:
         with suppressed(Exception, self._child.recorder, "judge_failed", job_id=job_id):
