@@ -19,6 +19,7 @@ class Moment(StrEnum):
     WRITTEN = "written"
     COMMITTING = "committing"
     COMMITTED = "committed"
+    LOOKING = "looking"
     NAMING = "naming"
     DELETING = "deleting"
     MOVED = "moved"

@@ -4,6 +4,8 @@ The rows of a batch go in and come out as RowRanges; the tables keep them as int
 """
 
 import re
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -73,6 +75,7 @@ class Ledger:
         parsed = server_url.parsed(url)
         self.url = url
         self.place = server_url.place(parsed)
+        self._waits: dict[int, float] = {}
         self.engine = create_engine(
             parsed,
             pool_size=connections,
@@ -112,6 +115,11 @@ class Ledger:
         except (DBAPIError, psycopg.Error) as error:
             raise _wrapped(error, self.place) from error
 
+    def waiting_seconds(self, thread: int) -> float:
+        """Return how long a thread, by its identifier, has waited for an answer that is not there yet."""
+        since = self._waits.get(thread)
+        return 0.0 if since is None else time.monotonic() - since
+
     def close(self) -> None:
         """Closes every idle connection, and each busy one once its thread gives it back."""
         event.listen(self.engine.pool, "checkin", _closed_at_return)
@@ -124,8 +132,9 @@ class Ledger:
     def _connect(self, _dialect: object, _record: object, args: Any, options: Any) -> Any:
         usual = {"connect_timeout": max(2, min(CONNECT_SECONDS, int(self._silence_seconds)))}
         # autocommit: the driver then sends no BEGIN of its own, but still COMMIT and ROLLBACK.
-        connection = PatientConnection.connect(*args, autocommit=True, **{**usual, **options})
-        connection.silence_seconds = self._silence_seconds
+        with waiting(self._waits):
+            connection = PatientConnection.connect(*args, autocommit=True, **{**usual, **options})
+        connection.silence_seconds, connection.waits = self._silence_seconds, self._waits
         connection.adapters.register_dumper(str, TextDumper)
         connection.adapters.register_dumper(RowRanges, RowRangesDumper)
         connection.adapters.register_loader("int8multirange", RowRangesLoader)
@@ -178,6 +187,20 @@ def _driver(connection: Connection) -> "PatientConnection":
     return driver
 
 
+@contextmanager
+def waiting(waits: dict[int, float] | None) -> Iterator[None]:
+    """Note in `waits` since when this thread waits."""
+    if waits is None:
+        yield
+        return
+    thread = threading.get_ident()
+    waits[thread] = time.monotonic()
+    try:
+        yield
+    finally:
+        waits.pop(thread, None)
+
+
 class PatientConnection(psycopg.Connection[Any]):
     """Ends a connection whose server does not answer at all.
 
@@ -186,11 +209,13 @@ class PatientConnection(psycopg.Connection[Any]):
     """
 
     silence_seconds: float | None = None
+    waits: dict[int, float] | None = None
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """Waits for an answer; without one, closes the connection and raises OperationalError."""
         try:
-            return super().wait(gen, interval, timeout or self.silence_seconds)
+            with waiting(self.waits):
+                return super().wait(gen, interval, timeout or self.silence_seconds)
         except _WaitTimeout as error:
             self.close()
             raise psycopg.OperationalError(

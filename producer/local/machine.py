@@ -24,6 +24,7 @@ from nightshift.producer.embedded.postgres import EmbeddedPostgres
 from nightshift.producer.embedded.redis_server import EmbeddedRedis
 from nightshift.producer.local.fleet import MOST_ENDS, LocalFleet, Servers, running
 from nightshift.producer.local.known_job import open_job
+from nightshift.producer.local.silence import reported
 from nightshift.producer.local.worker_settings import for_spec
 from nightshift.producer.reaper.finish import finish
 from nightshift.producer.submit import auto_args
@@ -103,6 +104,7 @@ class Machine:
                 served=self.serves,
                 starting=fleet.is_starting,
                 here=Here(Works.RUN, job.id),
+                patient=True,
             )
             job = ends.job
             fleet.raise_if_broken()
@@ -175,6 +177,7 @@ def machine(
             answer_seconds=settings.answer_seconds,
         )
         stack.callback(ledger.close)
+        stack.enter_context(reported(ledger, console))
         _prepare(ledger, home)
         steps.note(Step.SERVERS)
         started = stack.enter_context(ExitStack())

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from nightshift.common.errors import BadInput, LedgerUnavailable, Retryable
 from nightshift.common.exit_codes import ExitCode
+from nightshift.common.failpoints import Moment, reached
 from nightshift.common.ledger import Connection, Ledger, Row
 from nightshift.common.ledger.fleet import outages, workers
 from nightshift.common.ledger.fleet.outages import Outage
@@ -140,6 +141,7 @@ def follow(
     served: tuple[str, str] | None = None,
     starting: Callable[[], bool] = lambda: False,
     here: Here = FLEET,
+    patient: bool = False,
     interval_seconds: float = 0.5,
 ) -> JobSnapshot:
     """Shows a job until it is over and its files are finished, paused, or `stop` says so; with
@@ -149,13 +151,16 @@ def follow(
 
     Where there is no live view, a line is printed when something has changed.
 
-    Waits for the end of an outage of Postgres; raises Retryable only at the first look, and BadInput
-    for a job that is deleted meanwhile.
+    Waits for the end of an outage of Postgres; raises Retryable only at the first look, and not there either if it is
+    `patient`; raises BadInput for a job that is deleted meanwhile.
     """
-    seen = snapshot(ledger, job_id, here)
     looks = Looks(lambda: snapshot(ledger, job_id, here), ledger.place)
     view, printed_at, begins = LiveView(), float("-inf"), True
     printed: tuple[object, ...] = ()
+    if patient:
+        seen = _first_look(looks, view, console, interval_seconds)
+    else:
+        seen = snapshot(ledger, job_id, here)
     with _screen(view, console) as live:
         while True:
             begins = begins and starting() and seen.begins
@@ -171,7 +176,10 @@ def follow(
                     starting=begins,
                 )
                 live.refresh()
-            elif seen.at_rest or (not begins and time.monotonic() - printed_at >= LINE_SECONDS):
+            elif seen.at_rest or (
+                (not begins or view.away_since is not None)
+                and time.monotonic() - printed_at >= LINE_SECONDS
+            ):
                 printed_at, before, printed = time.monotonic(), printed, _change(seen, view)
                 if printed != before:
                     console.print(view.note() or _line(seen), soft_wrap=True, highlight=False)
@@ -184,6 +192,24 @@ def follow(
                 view.begin_outage(found)
             elif found is not None:
                 seen, view.away_since = found, None
+
+
+def _first_look(
+    looks: "Looks",
+    view: LiveView,
+    console: Console,
+    interval_seconds: float,
+) -> JobSnapshot:
+    """Wait for the first look that has an answer, with a line during an outage."""
+    said = False
+    while not isinstance(found := looks.next(interval_seconds if said else 0.1), JobSnapshot):
+        if found is not None:
+            view.begin_outage(found)
+            if not said:
+                console.print(view.note(), soft_wrap=True, highlight=False)
+            said = True
+    view.away_since = None
+    return found
 
 
 class Looks:
@@ -215,6 +241,7 @@ class Looks:
 
     def _ask(self) -> None:
         try:
+            reached(Moment.LOOKING)
             self._answers.put(self._look())
         except Exception as error:
             self._answers.put(error)

@@ -5,6 +5,7 @@ import os
 import re
 import resource
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nightshift.common.failpoints import Moment
 from nightshift.common.ledger.fleet.outages import LAPSE_SECONDS
 from tests.support.fleet import Fleet, function_spec, logs, output_ids, wait_until, write_rows
+from tests.support.rig import BUILD
 from tests.support.serve import Door
 
 SOON_SECONDS = 10.0
@@ -155,6 +158,59 @@ def test_a_full_disk_is_said_by_every_door_and_no_more_once_there_is_room(
     assert "wait" not in door.command("explain", "disk").stdout
 
 
+def frozen_postgres(run: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The Postgres of a run with its backends, all of them stopped."""
+    (server,) = [
+        each
+        for each in psutil.Process(run.pid).children(recursive=True)
+        if each.name() == "postgres" and each.parent().name() != "postgres"
+    ]
+    members = [server, *server.children(recursive=True)]
+    for each in members:
+        each.send_signal(signal.SIGSTOP)
+    return members
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["in a transaction", "before the first look", "between looks"])
+def test_a_run_says_in_its_terminal_that_postgres_is_frozen_whenever_it_freezes(
+    tmp_path: Path, stage: str
+) -> None:
+    faults = tmp_path / "faults"
+    for name in ("armed", "fired"):
+        (faults / name).mkdir(parents=True)
+    path = os.pathsep.join(filter(None, [str(BUILD), os.environ.get("PYTHONPATH")]))
+    fleet = Fleet(tmp_path, FAULTS=str(faults), PYTHONPATH=path, **AS_SHIPPED)
+    spec, ids = spec_of(fleet, "disk")
+    moment = Moment.SUBMITTING if stage == "in a transaction" else Moment.LOOKING
+    order = faults / "armed" / f"{moment}.1"
+    if stage != "between looks":
+        order.write_text("hold")
+    try:
+        running = fleet.start("nightshift.producer.cli", "run", str(spec))
+        log = tmp_path / "nightshift.producer.cli.0.log"
+        if stage == "between looks":
+            wait_until((tmp_path / "began").exists, what="a call of the function")
+            order.write_text("hold")
+        wait_until(lambda: list((faults / "fired").iterdir()), what=f"the moment {stage}")
+        members = frozen_postgres(running)
+        (faults / "go").touch()
+        wait_until(lambda: "is silent" in log.read_text(), what="a line about Postgres")
+        for each in members:
+            each.send_signal(signal.SIGCONT)
+        (tmp_path / "open").touch()
+        ended = running.wait(200)
+        if (
+            stage == "in a transaction" and ended != 0
+        ):  # it may have been given up; the same command continues
+            assert "silent" in log.read_text()
+            ended = fleet.command("run", str(spec)).returncode
+        assert ended == 0, logs(tmp_path)
+        assert output_ids(tmp_path / "out-disk") == ids
+    finally:
+        fleet.end()
+
+
 @pytest.mark.slow
 def test_a_run_says_in_its_terminal_that_the_disk_is_full_and_that_postgres_is_frozen(
     tmp_path: Path,
@@ -165,14 +221,7 @@ def test_a_run_says_in_its_terminal_that_the_disk_is_full_and_that_postgres_is_f
         running = fleet.start("nightshift.producer.cli", "run", str(path))
         log = tmp_path / "nightshift.producer.cli.0.log"
         wait_until((tmp_path / "began").exists, what="a call of the function")
-        (frozen,) = [
-            each
-            for each in psutil.Process(running.pid).children(recursive=True)
-            if each.name() == "postgres" and each.parent().name() != "postgres"
-        ]
-        backends = [frozen, *frozen.children(recursive=True)]
-        for each in backends:
-            each.send_signal(signal.SIGSTOP)
+        backends = frozen_postgres(running)
         wait_until(lambda: "is silent" in log.read_text(), what="a line about Postgres")
         wait_until(
             lambda: "ledger_silent" in (tmp_path / ".nightshift" / "worker.log").read_text(),

@@ -40,6 +40,9 @@ def _observe(folder: Path) -> None:
         elif action == "freeze":
             # To this thread: it would go on for moments where another one takes the signal.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+        elif action == "hold":
+            while not (folder / "go").exists():
+                time.sleep(0.01)
         elif action == "hang":
             time.sleep(600)
         elif action is not None and action.startswith("errno "):
