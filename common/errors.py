@@ -23,6 +23,10 @@ class StorageUnavailable(Retryable):
     """A file could not be read or written for a reason that may pass (network, disk full)."""
 
 
+class LedgerAbandoned(Retryable):
+    """The command that kept the embedded Postgres up has ended: whoever still needs it opens it anew."""
+
+
 class UnfinishedGone(StorageUnavailable):
     """A file that was being written was removed: the code that made it makes it again."""
 

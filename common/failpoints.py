@@ -10,6 +10,7 @@ from enum import StrEnum
 class Moment(StrEnum):
     """A moment just before or after an action of a process."""
 
+    ENTERED = "entered"
     SUBMITTING = "submitting"
     APPENDING = "appending"
     CLAIMED = "claimed"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from nightshift import display
-from nightshift.common.errors import BadInput, Permanent
+from nightshift.common.errors import BadInput, LedgerAbandoned, Permanent
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.queries import job_pace
@@ -84,13 +84,17 @@ class Job:
         input stays open: the wait ends when everything that was found so far is done, with JobStopped
         where some of it could not be. Raises BadInput where the output of a completed job is gone.
         """
-        deadline = views.after(timeout)
-        with self._opened() as (ledger, alone):
-            if alone and not views.snapshot(ledger, self.id).at_rest:
-                raise BadInput(f"no worker runs job {self.id}: the same ns.run(…) continues it")
-            console = display.console(progress=progress)
-            seen = views.follow(ledger, self.id, console, stop=deadline, until_idle=True)
-            past_end.refuse_lost(ledger, seen.job)
+        deadline, console = views.after(timeout), display.console(progress=progress)
+        while True:
+            with self._opened() as (ledger, alone):
+                if alone and not views.snapshot(ledger, self.id).at_rest:
+                    raise BadInput(f"no worker runs job {self.id}: the same ns.run(…) continues it")
+                try:
+                    seen = views.follow(ledger, self.id, console, stop=deadline, until_idle=True)
+                except LedgerAbandoned:  # by the run, whose server this call may start again
+                    continue
+                past_end.refuse_lost(ledger, seen.job)
+                break
         status = JobStatus.of(seen.progress)
         if seen.at_rest:
             return ended(status)

@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from nightshift.common.errors import BadInput, Retryable
+from nightshift.common.failpoints import Moment, reached
 from nightshift.common.ledger import Ledger, schema
 from nightshift.common.settings import Settings
 
@@ -17,8 +18,8 @@ def open_ledger(
     keeps its server up: then no job advances.
 
     `here.here` makes of the second who works on the ledger. Where NIGHTSHIFT_DATABASE_URL is not set, this is the embedded ledger of the home folder. If no
-    `nightshift run` keeps its server up, the server is started under the home lock and stopped at
-    the end. Raises BadInput when there is no ledger, LedgerUnavailable when the one that a
+    other command keeps its server up, this one is the owner of the folder until the server runs, and again
+    when it stops the server at the end (`HomeLock`). Raises BadInput when there is no ledger, LedgerUnavailable when the one that a
     `nightshift run` keeps up does not answer, SchemaMismatch when it does not fit this code.
     """
     with ExitStack() as stack:
@@ -28,6 +29,7 @@ def open_ledger(
             ledger, alone = _embedded(stack, settings, connections)
         if checked:
             schema.check(ledger)
+        reached(Moment.ENTERED)
         yield ledger, alone
 
 
@@ -61,38 +63,26 @@ def refuse_no_ledger(home: Path) -> None:
 def _embedded(stack: ExitStack, settings: Settings, connections: int) -> tuple[Ledger, bool]:
     home = settings.home.absolute()
     refuse_no_ledger(home)
-    from nightshift.producer.embedded.home import (
-        READ_SECONDS,
-        HomeInUse,
-        Readers,
-        holder,
-        home_lock,
-    )
+    from nightshift.producer.embedded.home import READ_SECONDS, HomeLock, use_or_own, write_whole
 
-    readers = Readers(home)
-    stack.callback(readers.close)
-    readers.join()
-    running = _running(stack, settings, connections)
-    if isinstance(running, Ledger):
-        return running, False
-    # Who has the server may be waiting for its readers.
-    readers.close()
+    lock = HomeLock(home)
+    stack.callback(lock.close)
+    used = use_or_own(
+        lock, lambda: _running(stack, settings, connections), lambda: refuse_no_ledger(home)
+    )
+    if used is not None:
+        used.is_abandoned = lock.is_abandoned
+        return used, False
+    lock.clean()
     # Only here are the programs of the wheels needed.
     from nightshift.producer.embedded.postgres import EmbeddedPostgres
+    from nightshift.producer.embedded.servers import stop_all
 
-    try:
-        stack.enter_context(home_lock(home))
-    except HomeInUse:
-        # A `run` or `serve` that keeps the folder has written the address, and does not answer there.
-        if running is not None and "works" in holder(home):
-            raise running from None
-        raise
     postgres = EmbeddedPostgres()
     url = postgres.start(home)
-    own = Readers(home)
-    stack.callback(own.close)
-    stack.callback(postgres.stop)
-    stack.callback(own.wait, READ_SECONDS)
+    stack.callback(stop_all, lock, [postgres], READ_SECONDS)
+    write_whole(home / "database_url", url)
+    lock.share()
     return _connect(stack, url, settings, connections), True
 
 
@@ -108,9 +98,11 @@ def _running(stack: ExitStack, settings: Settings, connections: int) -> Ledger |
         with ledger.transaction():
             return ledger
     except Retryable as error:
-        return error
+        found: Retryable | None = error
     except BadInput:
-        return None
+        found = None
+    ledger.close()
+    return found
 
 
 def _connect(stack: ExitStack, url: str, settings: Settings, connections: int = 2) -> Ledger:

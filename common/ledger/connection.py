@@ -6,7 +6,7 @@ The rows of a batch go in and come out as RowRanges; the tables keep them as int
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -76,6 +76,8 @@ class Ledger:
         self.url = url
         self.place = server_url.place(parsed)
         self._waits: dict[int, float] = {}
+        self.is_abandoned: Callable[[], bool] = lambda: False
+        """Whether nobody keeps the server up any more, for one of a command that may end; asked in an outage."""
         self.engine = create_engine(
             parsed,
             pool_size=connections,

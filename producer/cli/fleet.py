@@ -72,14 +72,11 @@ def gc(
     settings = context.command_settings()
     if home and settings.database_url is not None:
         raise BadInput("--home is about the embedded ledger, and NIGHTSHIFT_DATABASE_URL is set")
-    folder = settings.home.absolute()
-    with open_ledger(settings) as (ledger, alone):
-        if home:
-            homes.refuse_needed(ledger, folder, alone=alone)
-        else:
+    if home:
+        answer = homes.collect(settings, sure=yes)
+    else:
+        with open_ledger(settings) as (ledger, _):
             answer = garbage.collect(ledger, settings, sure=yes)
-    if home:  # once its server is down
-        answer = homes.remove(folder, sure=yes)
     context.print_answer(answer, as_json=as_json)
 
 

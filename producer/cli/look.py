@@ -59,14 +59,22 @@ def _followed(
     reference: str, console: "Console", *, until_idle: bool = False
 ) -> Iterator[tuple["Ledger", "Job", "Here"]]:
     """The job, shown on the console until it is over or paused, its ledger, and who works on that."""
+    from nightshift.common.errors import LedgerAbandoned
     from nightshift.producer.advice.advice import nobody_works
     from nightshift.producer.views.progress import follow
 
-    with context.opened() as (ledger, here):
-        job = context.find_job(ledger, reference)
-        if here.nobody and job.closed_at is None and job.state != "paused":
-            raise BadInput(f"no worker runs job {job.id}: {nobody_works(here, job)}")
-        yield ledger, follow(ledger, job.id, console, until_idle=until_idle, here=here).job, here
+    while True:
+        with context.opened() as (ledger, here):
+            job = context.find_job(ledger, reference)
+            if here.nobody and job.closed_at is None and job.state != "paused":
+                raise BadInput(f"no worker runs job {job.id}: {nobody_works(here, job)}")
+            try:
+                ended = follow(ledger, job.id, console, until_idle=until_idle, here=here).job
+            except LedgerAbandoned:
+                # The `run` has ended, and perhaps the job: this command or another one starts the server again.
+                continue
+            yield ledger, ended, here
+            return
 
 
 def status(

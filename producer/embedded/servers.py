@@ -3,6 +3,7 @@
 import importlib.util
 import pwd
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,7 +19,7 @@ from tenacity import (
 from nightshift.common.errors import BadInput, Retryable
 from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.system_errors import told
-from nightshift.producer.embedded.home import is_free, private, write_whole
+from nightshift.producer.embedded.home import HomeLock, is_free, private, write_whole
 
 STOP_SECONDS = 20.0
 """Time that a server has to end when it is asked to."""
@@ -155,6 +156,13 @@ class EmbeddedServer:
             group.kill()
             raise
         return group
+
+
+def stop_all(lock: HomeLock, servers: Sequence[EmbeddedServer], seconds: float) -> None:
+    """Stop the servers of a home folder once nobody else uses them, after `seconds` at most."""
+    if lock.leave(seconds):
+        for server in reversed(servers):
+            server.stop()
 
 
 class _ServerEndedError(Exception):

@@ -19,9 +19,10 @@ from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
 from nightshift.common.telemetry.steps import Step, StepFile
 from nightshift.producer.advice.here import Here, Works
-from nightshift.producer.embedded.home import LOOK_ON_SECONDS, Readers, home_lock, write_whole
+from nightshift.producer.embedded.home import LOOK_ON_SECONDS, home_lock, write_whole
 from nightshift.producer.embedded.postgres import EmbeddedPostgres
 from nightshift.producer.embedded.redis_server import EmbeddedRedis
+from nightshift.producer.embedded.servers import stop_all
 from nightshift.producer.local.fleet import MOST_ENDS, LocalFleet, Servers, running
 from nightshift.producer.local.known_job import open_job
 from nightshift.producer.local.silence import reported
@@ -157,20 +158,22 @@ def machine(
     steps: StepFile = StepFile(None),  # noqa: B008
     slots: int | None = None,
 ) -> Iterator[Machine]:
-    """The machine for the time of one command, under the lock of the home folder.
+    """The machine for the time of one command, which owns the home folder until its servers run.
 
     Starts a Postgres and a Redis where the environment names none, and ends everything that was
-    started. Raises BadInput when another command uses the home folder.
+    started. Raises BadInput when another command keeps the home folder.
     """
     home = settings.home.absolute()
-    with home_lock(home), ExitStack() as stack:
+
+    def say(line: str) -> None:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+    with home_lock(home, say) as lock, ExitStack() as stack:
         Here(Works.RUN).say(home)
         servers: Servers = []
-        console.print(_servers_said(settings), soft_wrap=True, highlight=False, markup=False)
-        readers = Readers(home)
-        stack.callback(readers.close)
-        settings = _with_servers(settings, home, stack, servers)
-        stack.callback(readers.wait, LOOK_ON_SECONDS)
+        say(_servers_said(settings))
+        stack.callback(stop_all, lock, servers, LOOK_ON_SECONDS)
+        settings = _with_servers(settings, home, servers)
         ledger = Ledger(
             settings.database_url or "",
             connections=connections,
@@ -179,6 +182,7 @@ def machine(
         stack.callback(ledger.close)
         stack.enter_context(reported(ledger, console))
         _prepare(ledger, home)
+        lock.share()
         steps.note(Step.SERVERS)
         started = stack.enter_context(ExitStack())
         yield Machine(ledger, settings, home, servers, started, console, steps, slots=slots)
@@ -203,14 +207,13 @@ def _servers_said(settings: Settings) -> str:
     return ", ".join([*said, *([f"using the {' and the '.join(uses)}"] if uses else [])])
 
 
-def _with_servers(settings: Settings, home: Path, stack: ExitStack, servers: Servers) -> Settings:
+def _with_servers(settings: Settings, home: Path, servers: Servers) -> Settings:
     """Starts each server that the environment does not name, and adds it to `servers`."""
     found: dict[str, str] = {}
     for name, kind in SERVERS.items():
         if getattr(settings, name) is None:
             server = kind()
             found[name] = server.start(home)
-            stack.callback(server.stop)
             servers.append(server)
     if "database_url" in found:
         write_whole(home / "database_url", found["database_url"])

@@ -18,7 +18,7 @@ from nightshift.common.ledger.queries import figures, job_facts, job_pace
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.views import fleet_tables, rates, tables
 from nightshift.producer.views.deadlines import with_deadlines
-from nightshift.producer.views.progress import LiveView
+from nightshift.producer.views.progress import LiveView, refuse_abandoned
 from nightshift.producer.views.rates import Values
 from nightshift.producer.views.standings import with_standings
 
@@ -114,6 +114,7 @@ def top(ledger: Ledger, console: Console, here: Here = FLEET) -> None:
                 shown = _look(ledger, seen, here)
                 view.content, view.away_since = shown.top(), None
             except Retryable as error:
+                refuse_abandoned(ledger, error)
                 view.content = shown.of_before().top()
                 view.begin_outage(error)
 

@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from nightshift.common.errors import BadInput, LedgerUnavailable, Retryable
+from nightshift.common.errors import BadInput, LedgerAbandoned, LedgerUnavailable, Retryable
 from nightshift.common.exit_codes import ExitCode
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.ledger import Connection, Ledger, Row
@@ -189,9 +189,18 @@ def follow(
                 return seen
             found = looks.next(interval_seconds)
             if isinstance(found, Retryable):
+                refuse_abandoned(ledger, found)
                 view.begin_outage(found)
             elif found is not None:
                 seen, view.away_since = found, None
+
+
+def refuse_abandoned(ledger: Ledger, error: Retryable) -> None:
+    """Raise LedgerAbandoned in an outage that does not end by itself."""
+    if ledger.is_abandoned():
+        raise LedgerAbandoned(
+            f"the command that kept Postgres at {ledger.place} up has ended"
+        ) from error
 
 
 def _first_look(
@@ -270,6 +279,7 @@ def watch_all(
                 seen = all_jobs(ledger, here)
                 view.content, view.away_since = seen.drawn(), None
             except Retryable as error:
+                refuse_abandoned(ledger, error)
                 view.content = seen.of_before().drawn()
                 view.begin_outage(error)
 

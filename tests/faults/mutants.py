@@ -42,6 +42,7 @@ WALLS = "tests/integration/test_tenant_walls.py"
 RUNNER = "tests/integration/test_batch_runner.py"
 SHARES = "tests/integration/test_shares.py"
 HANGS = "test_the_batch_of_a_thread_that_hangs_is_given_back_and_its_neighbour_goes_on"
+FOLDER = "tests/faults/test_one_folder.py"
 SUSPENDED = "tests/integration/test_suspended_reapers.py"
 OWNER = "tests/integration/test_output_owner.py"
 SUBMITS = "tests/integration/test_submits_at_once.py"
@@ -412,6 +413,20 @@ MUTANTS = (
                 if time""",
         "                if time",
         (f"{SUSPENDED}::test_a_part_that_is_about_to_be_swept",),
+    ),
+    Mutant(
+        "gc owns the folder from its look at the jobs to the last deletion",
+        "producer/control/homes.py",
+        "        with home_lock(home, seconds=OWN_SECONDS):\n            refuse_no_ledger(home)\n            _refuse_needed(settings, home)\n",
+        "        with home_lock(home, seconds=OWN_SECONDS) as lock:\n            refuse_no_ledger(home)\n            _refuse_needed(settings, home)\n            lock.release()\n",
+        (f"{FOLDER}::test_a_submit_waits_for_a_gc_and_finds_no_ledger",),
+    ),
+    Mutant(
+        "a command shares the folder while it uses the server that it has started",
+        "producer/connect.py",
+        "    lock.share()\n",
+        "    lock.release()\n",
+        (f"{FOLDER}::test_gc_deletes_no_ledger_into_which_a_command_puts_a_job",),
     ),
     Mutant(
         "SKIP LOCKED",

@@ -30,7 +30,7 @@ from nightshift.producer.connect import open_ledger
 from nightshift.producer.embedded import home as home_folder
 from nightshift.producer.embedded import postgres as postgres_module
 from nightshift.producer.embedded import servers
-from nightshift.producer.embedded.home import home_lock
+from nightshift.producer.embedded.home import HomeLock, home_lock
 from nightshift.producer.embedded.postgres import EmbeddedPostgres
 from nightshift.producer.embedded.redis_server import EmbeddedRedis
 
@@ -290,14 +290,40 @@ def test_kill_inside_initdb_spoils_nothing(home: Path) -> None:
 def test_second_owner_is_refused_while_the_first_one_lives(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(home_folder, "_LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(home_folder, "_COMMAND_SECONDS", 0.1)
     process = owner(home)
-    with pytest.raises(BadInput, match="another `nightshift run` uses"), home_lock(home):
+    with pytest.raises(BadInput, match="another `nightshift` command uses"), home_lock(home):
         pass
     kill(process)
     monkeypatch.undo()
     with home_lock(home):
         pass
+
+
+def test_a_folder_is_used_by_many_or_owned_by_one(tmp_path: Path) -> None:
+    first, second = HomeLock(tmp_path), HomeLock(tmp_path)
+    now = lambda: 0.0  # noqa: E731
+    assert first.use(0)
+    assert second.use(0)
+    assert not first.own(now), "the other one uses it"
+    assert second.is_abandoned(), "a process that could not own the folder uses it no more"
+    assert first.own(now)
+    assert not second.use(0)
+    assert not second.own(now)
+    first.share()
+    assert second.use(0)
+    assert not second.is_abandoned()
+    assert first.own(now), "who asks whether it is abandoned uses it no more"
+    assert first.leave(0)
+    first.share()
+    assert second.use(0)
+    assert first.leave(0.1), "servers end with who keeps them, whoever uses them"
+    first.release()
+    assert second.own(now)
+    assert not first.leave(0.1), "another owner has ended them"
+    second.close()
+    assert first.own(now)
+    first.close()
 
 
 def test_a_server_stays_while_another_command_reads_from_it(initialized: Path) -> None:
