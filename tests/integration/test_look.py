@@ -458,10 +458,11 @@ def test_without_a_url_the_ledger_of_the_folder_is_found_running_or_not(
     monkeypatch.delenv("NIGHTSHIFT_DATABASE_URL", raising=False)
     monkeypatch.setenv("NIGHTSHIFT_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    with home_lock(tmp_path / "home"):
+    with home_lock(tmp_path / "home") as lock:
         server = EmbeddedPostgres()
         url = server.start(tmp_path / "home")
         (tmp_path / "home" / "database_url").write_text(url)
+        lock.share()
         ledger = Ledger(url)
         try:
             assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
