@@ -64,7 +64,7 @@ class StageWatch:
 class Beat:
     """What a beat learned of Postgres, if it asked: how many leases were renewed, the jobs without money, the
     batches whose lease another child has, each with the lease that was asked for, and those of jobs that
-    are over.
+    are over of which no row is to be kept.
     """
 
     renewed: int | None = None
@@ -115,7 +115,7 @@ class Heartbeat:
 
     def beat(self) -> None:
         """One beat: renews the leases, reports what was spent, gives the batches back that are lost, not
-        wanted any more or held by a thread that hangs, and stops those of a job without money.
+        wanted any more or held by a thread that hangs, and stops those of a job that is over or without money.
         """
         held = self.child.window.held()
         found = Beat()
@@ -139,12 +139,17 @@ class Heartbeat:
             spent_out = {job_id for job_id, _ in spending.spent_out(connection, job_ids)}
             reached(Moment.RENEWING)
         self._reported |= {each.job_id: each for each in spent}
-        for batch in held:
-            if batch.lease.job_id in spent_out:
-                batch.stop()
         asked = list(zip(held, leases, strict=True))
+        # Answers that were paid for are kept: the batch's thread commits them while the lease is its own.
+        keeping = {
+            batch for batch, lease in asked if lease in renewal.ended and batch.has_finished_rows
+        }
+        for batch in held:
+            if batch.lease.job_id in spent_out or batch in keeping:
+                batch.stop()
         lost = {batch: lease for batch, lease in asked if lease not in renewal.held}
-        unwanted = {batch for batch, lease in asked if lease in renewal.unwanted}
+        over = renewal.ended | renewal.unwanted
+        unwanted = {batch for batch, lease in asked if lease in over} - keeping
         return Beat(len(renewal.held), spent_out, lost, unwanted)
 
     def _unreported(self) -> list[spending.Spent]:

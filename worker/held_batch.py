@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from nightshift.common.ledger.batches.records import Lease
+from nightshift.common.descriptor import RowRanges
+from nightshift.common.ledger.batches.records import NO_ROWS, Lease
 from nightshift.worker.engines.protocol import Work
 
 
@@ -47,7 +48,7 @@ class Move(Enum):
     HANDED_OVER = auto()
     """The handover is done; the lease of the batch is another one where rows went."""
     STOP = auto()
-    """A drain, a job without money, a handover of all rows, an engine that failed."""
+    """A drain, a job that is over or without money, a handover of all rows, an engine that failed."""
     LEAVE = auto()
     """The engine, or the thread where no row goes there: the work is over, and not cancelled or failed."""
     AGAIN = auto()
@@ -59,7 +60,7 @@ class Move(Enum):
     LOSE = auto()
     """The heartbeat: the lease belongs to another worker."""
     UNWANT = auto()
-    """The heartbeat: the job is over."""
+    """The heartbeat: the job is over, and no row of the batch is to be kept."""
     GIVE_UP = auto()
     """The heartbeat: the batch's thread hangs, or writes for a job that is over."""
     END = auto()
@@ -142,16 +143,19 @@ class HeldBatch:
 
     Batches that one thread runs share their `progress`. `claimed_at` is in monotonic seconds. The lease
     changes only while rows move. The engine draws `samples` sequences of each row; 1 until the job is
-    known.
+    known. `rows_done` and `rows_failed` are rows with an answer or an error so far.
     """
 
     lease: Lease
     unfinished: int
     work: Work | None = None
     samples: int = 1
+    rows_done: int = 0
+    rows_failed: int = 0
     state: State = State.RUNNING
     progress: Progress = field(default_factory=Progress)
     claimed_at: float = field(default_factory=time.monotonic)
+    _was_attached: bool = False
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def move(self, move: Move) -> State | None:
@@ -171,7 +175,7 @@ class HeldBatch:
         """From now on a stop reaches the engine; a stop that came before is passed on now."""
         with self._changed:
             self._wait_for_rows()
-            self.work = work
+            self.work, self._was_attached = work, True
             is_late = self.state is not State.RUNNING
         if is_late:  # without the lock: a callback of the engine may want it
             work.stop()
@@ -194,6 +198,21 @@ class HeldBatch:
             work = self.work
         if work is not None:
             work.stop()
+
+    def withdraw_unsent(self) -> RowRanges:
+        """The rows whose requests this lease never sent to the engine, which from now on never sends them: for
+        whoever ends the batch, or a part of it.
+        """
+        with self._changed:
+            work = self.work
+        if work is not None:
+            return RowRanges.from_indices(work.withdraw_unsent())
+        return NO_ROWS if self._was_attached else self.lease.todo
+
+    @property
+    def has_finished_rows(self) -> bool:
+        """Whether rows of the batch have an answer or an error."""
+        return self.rows_done + self.rows_failed > 0
 
     @property
     def runs(self) -> bool:

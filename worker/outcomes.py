@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Concatenate, ParamSpec
 
+from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import (
     BadInput,
     EngineDead,
@@ -85,9 +86,9 @@ class BatchOutcomes:
         lease, told = batch.lease, None
         try:
             if error is not None:
-                told = self._judge(lease, error)
+                told = self._judge(batch, error)
             elif not committed:
-                told = self._release(lease, outcome=outcome)
+                told = self._release(batch, outcome=outcome)
         except BaseException as crash:  # the lease runs out, and the batch goes to others
             self.child.recorder.crash(
                 "end_failed", crash, batch_id=lease.batch_id, attempt=lease.attempt
@@ -115,11 +116,12 @@ class BatchOutcomes:
         with suppressed(NightshiftError, self.child.recorder, "remark_failed", job_id=job.id):
             self.child.ledger.transact(jobs.remark, job.id, kept_message(message))
 
-    def _judge(self, lease: Lease, error: BaseException) -> str | None:
+    def _judge(self, batch: HeldBatch, error: BaseException) -> str | None:
+        lease = batch.lease
         match error:
             case LeaseLost():
                 # A job that is over refuses the commit of a lease that still holds.
-                self._release(lease)
+                self._release(batch)
                 return self._lost(lease)
             case EngineDead():
                 self._report_last(lease)
@@ -138,7 +140,7 @@ class BatchOutcomes:
                 # Pause the job first, then release the batch: a sibling would claim a released batch of a
                 # running job.
                 self.pause_job(lease, error)
-                return self._release(lease, error)
+                return self._release(batch, error)
             case JobRefused() | NeedsOtherEngine():
                 # End or change the job first, then release the batch: a sibling would claim a released batch
                 # of a running job.
@@ -148,10 +150,10 @@ class BatchOutcomes:
                     Retryable, self.child.recorder, "fail_failed", batch_id=lease.batch_id
                 ):
                     self.child.ledger.transact(refuse_job, lease.job_id, key, error)
-                return self._release(lease)
+                return self._release(batch)
             case StorageUnavailable() | LedgerUnavailable() | EngineUnavailable() | StageHung():
                 # An outage is nobody's fault: the batch is not charged for it.
-                return self._release(lease, error)
+                return self._release(batch, error)
             case NightshiftError():
                 return self._fail(lease, error)
             case _:
@@ -165,11 +167,12 @@ class BatchOutcomes:
         return "lost"
 
     def _release(
-        self, lease: Lease, outage: Exception | None = None, *, outcome: str = "released"
+        self, batch: HeldBatch, outage: Exception | None = None, *, outcome: str = "released"
     ) -> str | None:
         """Waits for the ledger: a lease that runs out is charged as a loss. Once the ledger is
         given up, the supervisor's report of this child's end releases the lease.
         """
+        lease, unsent = batch.lease, batch.withdraw_unsent()
         if outage is not None:
             self.child.recorder.problem("outage", batch_id=lease.batch_id, error=str(outage))
             tell_wait(self.child.recorder, lease.job_id, outage)
@@ -177,11 +180,13 @@ class BatchOutcomes:
             return None
         with suppressed(Retryable, self.child.recorder, "release_failed", batch_id=lease.batch_id):
             if outage is None:
-                self._transact_and_report(lease, leasing.release, [lease])
+                self._transact_and_report(lease, leasing.release, [lease], unsent=unsent)
             else:
                 hung = isinstance(outage, StageHung)
                 error = kept_message(str(outage))
-                self._transact_and_report(lease, _release_after, lease, error, hung=hung)
+                self._transact_and_report(
+                    lease, _release_after, lease, error, hung=hung, unsent=unsent
+                )
             return outcome
         return None
 
@@ -251,7 +256,10 @@ def refuse_job(
     jobs.fail(connection, job_id, kept_message(str(reason)))
 
 
-def _release_after(connection: Connection, lease: Lease, error: str, *, hung: bool) -> None:
+def _release_after(
+    connection: Connection, lease: Lease, error: str, *, hung: bool, unsent: RowRanges
+) -> None:
     """An outage ends for all batches at once; a batch that hangs may hang each time."""
     before = leasing.released_before(connection, lease, error) if hung else 0
-    leasing.release(connection, [lease], error=error, pause_seconds=pause_seconds(before))
+    pause = pause_seconds(before)
+    leasing.release(connection, [lease], error=error, pause_seconds=pause, unsent=unsent)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.ledger.jobs.spending import Spent
-from nightshift.worker.held_batch import HeldBatch
+from nightshift.worker.held_batch import HeldBatch, State
 from nightshift.worker.telemetry.job_spending import JobSpending
 
 READ_AHEAD_BATCHES = 2
@@ -169,10 +169,24 @@ class Window:
         """
         spent = self.spending.totals(job_id)
         rows_open: Counter[int] = Counter()
+        done: Counter[int] = Counter()
+        failed: Counter[int] = Counter()
         for batch in self.held():
-            if batch.lease.batch_id not in ending:
-                rows_open[batch.lease.job_id] += len(batch.lease.todo) - batch.unfinished
-        return [replace(each, rows_open=rows_open[each.job_id]) for each in spent]
+            if batch.lease.batch_id in ending or batch.state is State.COMMITTED:
+                continue
+            of_job = batch.lease.job_id
+            rows_open[of_job] += len(batch.lease.todo) - batch.unfinished
+            done[of_job] += batch.rows_done
+            failed[of_job] += batch.rows_failed
+        return [
+            replace(
+                each,
+                rows_open=rows_open[each.job_id],
+                done_uncommitted=done[each.job_id],
+                failed_uncommitted=failed[each.job_id],
+            )
+            for each in spent
+        ]
 
     def close(self) -> None:
         """No more room: the child drains."""

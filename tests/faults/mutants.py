@@ -107,8 +107,8 @@ MUTANTS = (
     Mutant(
         "work that comes while rows move waits",
         "worker/held_batch.py",
-        "            self._wait_for_rows()\n            self.work = work\n",
-        "            self.work = work\n",
+        "            self._wait_for_rows()\n            self.work, self._was_attached = work, True\n",
+        "            self.work, self._was_attached = work, True\n",
         (HELD,),
     ),
     Mutant(
@@ -248,19 +248,15 @@ MUTANTS = (
     Mutant(
         "fence",
         "common/ledger/batches/commit.sql",
-        """WHERE b.attempt = m.attempt AND b.owner = m.owner
-      AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
-        """WHERE b.owner = m.owner
-          AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
+        "WHERE b.attempt = m.attempt AND b.owner = m.owner\n      -- In a job",
+        "WHERE b.owner = m.owner\n      -- In a job",
         (f"{RACE}::test_one_winner_whatever_the_interleaving",),
     ),
     Mutant(
         "owner check",
         "common/ledger/batches/commit.sql",
-        """WHERE b.attempt = m.attempt AND b.owner = m.owner
-      AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
-        """WHERE b.attempt = m.attempt
-          AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
+        "WHERE b.attempt = m.attempt AND b.owner = m.owner\n      -- In a job",
+        "WHERE b.attempt = m.attempt\n      -- In a job",
         (f"{RACE}::test_a_commit_said_twice_does_not_undo_a_retry_in_between",),
     ),
     Mutant(
@@ -476,9 +472,23 @@ MUTANTS = (
     Mutant(
         "no commit after the end",
         "common/ledger/batches/commit.sql",
-        "WHERE id = ANY (CAST(:job_id AS bigint[])) AND state IN ('running', 'paused')",
-        "WHERE id = ANY (CAST(:job_id AS bigint[]))",
+        "WHERE j.id = ANY (CAST(:job_id AS bigint[])) AND <takes_commits>",
+        "WHERE j.id = ANY (CAST(:job_id AS bigint[]))",
         (f"{CONTROL}::test_a_claim_beside_a_cancel_leases_a_batch_that_nobody_can_commit",),
+    ),
+    Mutant(
+        "no commit of a lost lease after the end",
+        "common/ledger/batches/commit.sql",
+        "(b.state = 'leased' OR j.is_open AND b.state IN ('pending', 'queued'))",
+        "b.state IN ('leased', 'pending', 'queued')",
+        (f"{LEDGER}::test_a_job_that_is_over_takes_no_late_commit",),
+    ),
+    Mutant(
+        "no commit once a reaper finishes",
+        "common/ledger/batches/takes_commits.py",
+        "h.until >= j.finished_at",
+        "false",
+        (f"{LEDGER}::test_a_job_that_is_over_takes_no_late_commit",),
     ),
     Mutant(
         "one finish a job",
@@ -542,7 +552,7 @@ MUTANTS = (
     Mutant(
         "stop at the beat",
         "worker/heartbeat.py",
-        """            if batch.lease.job_id in spent_out:
+        """            if batch.lease.job_id in spent_out or batch in keeping:
                 batch.stop()
 """,
         """            pass
@@ -745,7 +755,7 @@ MUTANTS = (
     Mutant(
         "the lease of a commit that is refused",
         "worker/outcomes.py",
-        "                self._release(lease)\n                return self._lost(lease)\n",
+        "                self._release(batch)\n                return self._lost(lease)\n",
         "                return self._lost(lease)\n",
         (f"{RUNNER}::test_a_lease_whose_commit_is_refused_since_its_job_is_over_ends_at_once",),
     ),

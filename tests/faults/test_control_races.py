@@ -21,7 +21,7 @@ from nightshift.common.formats import part_names
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import claims, commits, dispatch, leasing, retries, splits
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
-from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs import job_end, jobs
 from nightshift.producer.reaper import finish
 from nightshift.producer.verify.verify import verify
 from tests.integration.test_look import BATCH, ROWS, WORKER, Work
@@ -203,19 +203,41 @@ def test_a_split_that_is_under_way_when_its_job_is_cancelled_counts(scene: Scene
     scene.agrees()
 
 
-def test_a_split_waits_for_no_cancel_and_finds_none_that_is_over(
+def test_a_split_waits_for_no_cancel_and_counts_until_the_job_is_finished(
     second_ledger: Callable[[], Ledger],
 ) -> None:
     world, drain = World(second_ledger()), World(second_ledger())
-    job = world.job(4, 4)
+    job = world.job(4, 4, 4)
     world.admit(job)
-    early, late = world.claim(job)
+    early, late, last = world.claim(job)
     with world.ledger.transaction() as connection:
         jobs.cancel(connection, job)
         drain.run(splits.split, early, RowRanges.of((0, 2)), part_of(early))
+    drain.run(splits.split, late, RowRanges.of((4, 6)), part_of(late))
+    world.run(job_end.take, job, "reaper")
     with pytest.raises(LeaseLost):
-        drain.run(splits.split, late, RowRanges.of((4, 6)), part_of(late))
-    assert sorted(world.states(job)) == ["done", "leased", "pending", "split"]
+        drain.run(splits.split, last, RowRanges.of((8, 10)), part_of(last))
+    assert sorted(world.states(job)) == ["done"] * 2 + ["leased"] + ["pending"] * 2 + ["split"] * 2
+
+
+@pytest.mark.parametrize("first", ["commit", "finish"])
+def test_a_commit_that_began_after_a_cancel_counts_unless_finish_came_first(
+    first: str, scene: Scene
+) -> None:
+    """The commit waits for its batch while a reaper finishes: it names no part that the reaper has removed."""
+    [lease] = scene.work.claim(1)
+    part = scene.work.part(lease, lease.todo)
+    scene.cancel()
+    with scene.late_commit(lease, part) as late:
+        if first == "finish":
+            scene.release(lease)
+        assert scene.finish() is (first == "finish")
+        assert scene.is_there(part) is (first == "commit")
+    assert (key(lease) in late.result(60)) is (first == "commit")
+    if first == "commit":
+        assert scene.finish()
+        assert scene.is_there(part)
+    scene.agrees()
 
 
 def test_a_halving_beside_a_cancel_keeps_every_row_in_one_batch(scene: Scene) -> None:

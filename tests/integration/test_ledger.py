@@ -309,11 +309,17 @@ def test_a_renewal_brings_back_only_what_is_still_held(world: World) -> None:
 
 
 def test_a_renewal_says_which_leases_a_cancelled_job_no_longer_wants(world: World) -> None:
+    """For as long as a lease it wants what is finished, and then nothing."""
     job_id = world.job(1)
     lease = world.lease(job_id)
     world.run(jobs.cancel, job_id)
     renewal = world.run(leasing.renew, WHO, [(lease.batch_id, lease.attempt)], 30)
+    assert renewal.held == renewal.ended == {(lease.batch_id, lease.attempt)}
+    assert renewal.unwanted == frozenset()
+    world.ask("UPDATE jobs SET finished_at = now() - interval '31 s' RETURNING id")
+    renewal = world.run(leasing.renew, WHO, [(lease.batch_id, lease.attempt)], 30)
     assert renewal.held == renewal.unwanted == {(lease.batch_id, lease.attempt)}
+    assert renewal.ended == frozenset()
 
 
 def test_a_commit_names_the_part_counts_its_rows_and_lists_its_failed_ones(world: World) -> None:
@@ -368,6 +374,7 @@ def test_in_a_group_each_batch_is_fenced_by_itself(world: World) -> None:
     mine, stale, other = world.claim(job_id, seconds=-1)
     unwanted = world.lease(over)
     world.reap()
+    world.run(leasing.release, [unwanted])
     world.admit(job_id)
     [_, fresh, _] = world.claim(job_id, owner="worker-2")
     world.run(leasing.release, [mine, other])
@@ -411,13 +418,54 @@ def test_a_commit_repeated_after_a_retry_does_not_undo_the_retry(world: World) -
         world.commit(lease)
 
 
-def test_a_cancelled_job_takes_no_commit(world: World) -> None:
+@pytest.mark.parametrize("end", ["cancel", "fail"])
+def test_a_job_that_is_over_takes_the_commit_of_what_was_leased(world: World, end: str) -> None:
+    job_id = world.job(2, 3)
+    world.admit(job_id)
+    whole, some = world.claim(job_id)
+    world.run(jobs.cancel, job_id) if end == "cancel" else world.run(jobs.fail, job_id, "gone")
+    assert world.run(finishable) == [], "the leases are open"
+    world.commit(whole)
+    world.run(splits.split, some, RowRanges.of((2, 3)), part_of(some), RowRanges.of((4, 5)))
+    assert world.rows(job_id) == (3, 0)
+    assert sorted(world.states(job_id)) == ["done", "done", "pending", "split"]
+    attempts = world.ask("SELECT outcome, unsent FROM attempts ORDER BY batch_id")
+    assert [tuple(row) for row in attempts] == [
+        ("done", None),
+        ("split", RowRanges.of((4, 5))),
+    ]
+
+
+@pytest.mark.parametrize("how", ["released", "reaped", "finished", "closed"])
+def test_a_job_that_is_over_takes_no_late_commit(world: World, how: str) -> None:
+    """The lease is gone, or a reaper has begun to finish the job."""
     job_id = world.job(2)
-    lease = world.lease(job_id)
+    lease = world.lease(job_id, seconds=-1)
     world.run(jobs.cancel, job_id)
+    if how == "released":
+        world.run(leasing.release, [lease])
+    elif how == "reaped":
+        world.reap()
+    elif how == "finished":
+        world.run(job_end.take, job_id, "reaper")
+    else:
+        world.ask("UPDATE jobs SET closed_at = now() RETURNING id")
     with pytest.raises(LeaseLost):
         world.commit(lease)
+    with pytest.raises(LeaseLost):
+        world.run(splits.split, lease, RowRanges.of((0, 1)), part_of(lease))
     assert world.rows(job_id) == (0, 0)
+
+
+def test_a_hold_from_before_the_end_of_a_job_keeps_no_commit_out(world: World) -> None:
+    """A reaper tried to finish the job once, and then rows were added."""
+    job_id = world.job(2)
+    hold = world.run(job_end.take, job_id, "reaper")
+    world.run(holds.postpone, hold, 0)
+    lease = world.lease(job_id)
+    world.run(jobs.cancel, job_id)
+    world.commit(lease)
+    assert world.rows(job_id) == (2, 0)
 
 
 def test_a_paused_job_still_takes_the_commit_of_what_was_leased(world: World) -> None:

@@ -71,6 +71,7 @@ TABLES = [
     "batches",
     "input_files",
     "workers",
+    "holds",
     "jobs",
 ]
 
@@ -199,6 +200,17 @@ class LedgerMachine(RuleBasedStateMachine):
             and batch.owner == lease.owner
             and batch.state in states
         )
+
+    @staticmethod
+    def takes_commits(here: Open, job_id: int) -> bool:
+        """A job that is over takes commits until a reaper finishes it."""
+        statement = """
+            SELECT state IN ('running', 'paused') OR (closed_at IS NULL AND finished_at > coalesce((
+                SELECT max(until) FROM holds WHERE kind = 'finish' AND subject = %s), '-infinity'))
+            FROM jobs WHERE id = %s
+        """
+        found = here.connection.exec_driver_sql(statement, (str(job_id), job_id))
+        return bool(found.scalar_one())
 
     def refused(
         self, here: Open, lease: Lease, act: Callable[[], object], before: dict[int, Any]
@@ -361,7 +373,10 @@ class LedgerMachine(RuleBasedStateMachine):
                 if batch.state == "leased" and batch.owner == owner
             }
             assert renewal.held == set(held) & set(pairs)
-            assert renewal.unwanted == {key for key in renewal.held if held[key] in OVER}
+            # No job has been over for a lease, unless the lease had run out when it was renewed.
+            over = {key for key in renewal.held if held[key] in OVER}
+            assert renewal.ended | renewal.unwanted == over
+            assert (renewal.unwanted if seconds > 0 else renewal.ended) == frozenset()
 
     def errors_beside(
         self, here: Open, job_id: int, rows: RowRanges, redo: RowRanges
@@ -386,9 +401,10 @@ class LedgerMachine(RuleBasedStateMachine):
                 lease = lease.narrowed(RowRanges.from_indices(bits(some, lease.todo)))
             kept = self.errors_beside(here, lease.job_id, lease.descriptor.rows, lease.todo)
             part = self.part(lease, lease.descriptor.rows, bits(mask, lease.todo), kept)
-            if not self.holds(batch, lease, ("leased", "pending", "queued")) or (
-                batch.job_state in OVER
-            ):
+            in_time = ("leased", "pending", "queued")
+            if batch is not None and batch.job_state in OVER:
+                in_time = ("leased",) if self.takes_commits(here, lease.job_id) else ()
+            if not self.holds(batch, lease, in_time):
                 self.refused(here, lease, lambda: commit_one(here.connection, lease, part), before)
                 self.compute(here, lease, len(lease.todo), number)
                 return
@@ -448,7 +464,7 @@ class LedgerMachine(RuleBasedStateMachine):
             if (
                 not self.holds(batch, lease, ("leased",))
                 or batch.redo is not None
-                or self.job_state(here, lease.job_id).over
+                or not self.takes_commits(here, lease.job_id)
             ):
                 self.refused(
                     here, lease, lambda: splits.split(here.connection, lease, rows, part), before
@@ -651,8 +667,22 @@ class LedgerMachine(RuleBasedStateMachine):
                 assert taken >= min(limit, len(left))
 
     def sweep(self, name: str, end: str, job: int) -> None:
-        """Finish takes the owners, and what no attempt may commit any more is removed."""
+        """Finish takes the job, in a transaction of its own, then the owners, and what no attempt may commit any more
+        is removed.
+        """
         job_id = self.jobs[job]
+        taken = self.observer.execute(
+            """
+            INSERT INTO holds (kind, subject, token, holder, until)
+            SELECT 'finish', id::text, nextval('hold_tokens'), 'sweep', now() + interval '1 minute'
+            FROM (SELECT id FROM jobs WHERE id = %s AND state IN ('cancelled', 'failed')
+                  FOR UPDATE SKIP LOCKED) AS j
+            ON CONFLICT (kind, subject) DO UPDATE SET until = excluded.until
+            """,
+            (job_id,),
+        )
+        if not taken.rowcount:
+            return
         with self.step(name, end) as here:
             over = self.job_state(here, job_id).over
             owned = [
@@ -660,8 +690,8 @@ class LedgerMachine(RuleBasedStateMachine):
                 for b in self.seen(here).values()
                 if b.job_id == job_id and b.state in WAITING and b.owner is not None
             ]
-            taken = job_end.take_owners(here.connection, job_id, 100)
-            assert taken == (len(owned) if over else 0)
+            owners = job_end.take_owners(here.connection, job_id, 100)
+            assert owners == (len(owned) if over else 0)
             if job_end.open_work(here.connection, job_id).may_commit:
                 return
             attempts = {

@@ -60,7 +60,9 @@ class Finished:
             return None
         if lease.redo is not None:
             return self._table(lease.narrowed(finished), loaded)
-        return self._table(lease, loaded, kept_rows=finished)
+        publication = self._table(lease, loaded, kept_rows=finished)
+        publication.unsent = batch.withdraw_unsent()
+        return publication
 
     def _table(
         self, lease: Lease, loaded: LoadedBatch, kept_rows: RowRanges | None = None

@@ -43,6 +43,9 @@ class LoadedBatch:
             if not self._closed:
                 rows = (self.requests[position].row_index for position in positions)
                 self.results.outcomes.update(zip(rows, outcomes, strict=True))
+                answers = sum(isinstance(each, Answer) for each in outcomes)
+                self.batch.rows_done += answers
+                self.batch.rows_failed += len(outcomes) - answers
             return not self._closed
 
     def close(self) -> None:

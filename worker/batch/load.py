@@ -64,6 +64,7 @@ class Loader:
         row_index = [*rows.row_index, *rows.bad]
         results = RowResults(row_index, pa.concat_tables(passed), {**refused}, dict(rows.bad))
         self._child.window.spending.run(lease.job_id, len(lease.todo) - len(requests))
-        self._child.window.row_finished(batch, len(lease.todo) - len(requests))
+        batch.rows_failed = len(lease.todo) - len(requests)
+        self._child.window.row_finished(batch, batch.rows_failed)
         given = for_python(rows.table) if isinstance(spec.task, FunctionTask) else None
         return LoadedBatch(batch, job, results, requests, given)

@@ -204,6 +204,15 @@ class Work:
             drop(taken)
         return taken
 
+    def withdraw_unsent(self) -> set[int]:
+        """Withdraws every row that has not begun, of a work that was stopped; returns all rows (by row_index) that were
+        withdrawn: nothing was sent of them.
+        """
+        with self._changing:
+            self._taken_back |= self._waiting
+            self._waiting.clear()
+            return set(self._taken_back)
+
     @property
     def rows_left(self) -> int:
         """Rows that were not withdrawn."""

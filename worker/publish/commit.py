@@ -112,7 +112,7 @@ class BatchCommits:
         lease, part = each.commit()
         try:
             with self._child.ledger.transaction() as connection:
-                splits.split(connection, lease, each.kept_rows, part)
+                splits.split(connection, lease, each.kept_rows, part, each.unsent)
                 self._report(connection, [(lease, part)], {(lease.batch_id, lease.attempt)})
                 reached(Moment.COMMITTING)
         except LeaseLost:

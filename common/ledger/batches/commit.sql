@@ -15,13 +15,15 @@ WITH given AS MATERIALIZED (
               high, engine_microseconds)
 ), open_jobs AS MATERIALIZED (
     -- Unlocked: before a job that is over is swept, its waiting batches lose their owners.
-    SELECT id FROM jobs
-    WHERE id = ANY (CAST(:job_id AS bigint[])) AND state IN ('running', 'paused')
+    SELECT j.id, j.state IN ('running', 'paused') AS is_open FROM jobs j
+    WHERE j.id = ANY (CAST(:job_id AS bigint[])) AND <takes_commits>
 ), held AS MATERIALIZED (
     SELECT b.id, b.attempt
     FROM given m JOIN batches b ON b.id = m.id JOIN open_jobs j ON j.id = m.job_id
     WHERE b.attempt = m.attempt AND b.owner = m.owner
-      AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id
+      -- In a job that is over a late commit of a lease that was lost is refused.
+      AND (b.state = 'leased' OR j.is_open AND b.state IN ('pending', 'queued'))
+      AND j.id = b.job_id
     ORDER BY b.id FOR UPDATE OF b
 ), committed AS (
     UPDATE batches b

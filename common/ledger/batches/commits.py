@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.ledger.batches.records import LONE_LOSSES, Lease, Part
+from nightshift.common.ledger.batches.takes_commits import TAKES_COMMITS
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.statements import statement
 from nightshift.common.row_errors import RowError
@@ -19,7 +20,7 @@ from nightshift.common.states import Outcome
 ERRORS_A_STATEMENT = 10_000
 """Row errors that one statement writes, so that each is answered in time."""
 
-COMMIT = statement(__file__, "commit")
+COMMIT = statement(__file__, "commit", takes_commits=TAKES_COMMITS)
 
 CLEAR_ERRORS = text("""
     DELETE FROM row_errors e WHERE e.job_id = :job_id

@@ -7,7 +7,7 @@ from sqlalchemy import text
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.ledger.batches import splits
-from nightshift.common.ledger.batches.records import Claimant, Lease
+from nightshift.common.ledger.batches.records import NO_ROWS, Claimant, Lease
 from nightshift.common.ledger.connection import Connection
 
 HANDED_OVER = "rows that had not begun went to children without work"
@@ -64,7 +64,7 @@ BEGIN_ATTEMPT = text("""
 """The lease of that child, by the engine of the attempt before."""
 
 END_ATTEMPT = text("""
-    UPDATE attempts SET ended_at = now(), outcome = 'released', error = :error
+    UPDATE attempts SET ended_at = now(), outcome = 'released', error = :error, unsent = :unsent
     WHERE batch_id = :id AND attempt = :attempt AND ended_at IS NULL
 """)
 """Ends the attempt of the parent. Not as `split`: the parent has no part, and a late commit of it
@@ -120,16 +120,16 @@ def hand_over(
     May be called again after a COMMIT whose answer was lost. LeaseLost when the fence does not match
     or the job is over.
     """
-    kept = lease.descriptor.rows
+    kept, unsent = lease.descriptor.rows, NO_ROWS
     for piece in pieces:
-        kept = kept.minus(piece)
+        kept, unsent = kept.minus(piece), unsent.union(piece)
     if connection.scalar(splits.SPLIT_HELD, lease.fence) is None:
         given = {**lease.fence, "job_id": lease.job_id, "seq": lease.seq}
         child_id = connection.scalar(EARLIER, given)
         if child_id is None:
             raise lease.lost
         return _lease(lease, child_id, kept)
-    connection.execute(END_ATTEMPT, {**lease.fence, "error": HANDED_OVER})
+    connection.execute(END_ATTEMPT, {**lease.fence, "error": HANDED_OVER, "unsent": unsent})
     for piece in pieces:
         splits.insert_pending(connection, lease.batch_id, piece)
     if not len(kept):

@@ -9,21 +9,23 @@ from typing import Any
 
 from sqlalchemy import text
 
-from nightshift.common.ledger.batches.records import LONE_LOSSES, Lease
+from nightshift.common.descriptor import RowRanges
+from nightshift.common.ledger.batches.records import LONE_LOSSES, NO_ROWS, Lease
 from nightshift.common.ledger.batches.splits import halve
 from nightshift.common.ledger.connection import Connection, scan_in_order
 from nightshift.common.states import Outcome
 
 RENEW = text("""
     UPDATE batches b SET lease_expires_at = now() + make_interval(secs => :lease_seconds)
-    FROM (SELECT b.id, j.state NOT IN ('running', 'paused') AS job_over
+    FROM (SELECT b.id, j.state NOT IN ('running', 'paused') AS job_over,
+                 j.finished_at < now() - make_interval(secs => :lease_seconds) AS is_late
           FROM unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[])) AS given (id, attempt)
           JOIN batches b ON b.id = given.id AND b.attempt = given.attempt
           JOIN jobs j ON j.id = b.job_id
           WHERE b.owner = :owner AND b.state = 'leased'
           ORDER BY b.id FOR UPDATE OF b) AS held
     WHERE b.id = held.id
-    RETURNING b.id, b.attempt, held.job_over
+    RETURNING b.id, b.attempt, held.job_over, held.is_late
 """)
 """New expiry for the leases that a process still holds."""
 
@@ -74,6 +76,12 @@ FREE = text("""
 """Makes locked batches pending again and ends their attempts."""
 
 
+NOTE_UNSENT = text("""
+    UPDATE attempts SET unsent = :unsent
+    WHERE batch_id = :id AND attempt = :attempt AND worker_id = :owner
+""")
+"""Rows of which an attempt sent nothing."""
+
 TAKE_OWNERS = text("""
     WITH owned AS MATERIALIZED (
         SELECT id FROM batches
@@ -89,9 +97,12 @@ TAKE_OWNERS = text("""
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What a heartbeat brought back: leases that still hold, and those of jobs that are over."""
+    """What a heartbeat brought back: leases that still hold. Of those, `ended` are of jobs that are over and may
+    commit the rows that are finished; `unwanted` are of jobs that have been over for longer than a lease.
+    """
 
     held: frozenset[tuple[int, int]]
+    ended: frozenset[tuple[int, int]]
     unwanted: frozenset[tuple[int, int]]
 
 
@@ -111,7 +122,8 @@ def renew(
     ).all()
     return Renewal(
         held=frozenset((row.id, row.attempt) for row in found),
-        unwanted=frozenset((row.id, row.attempt) for row in found if row.job_over),
+        ended=frozenset((row.id, row.attempt) for row in found if row.job_over and not row.is_late),
+        unwanted=frozenset((row.id, row.attempt) for row in found if row.job_over and row.is_late),
     )
 
 
@@ -121,11 +133,16 @@ def release(
     *,
     error: str | None = None,
     pause_seconds: float = 0,
+    unsent: RowRanges = NO_ROWS,
 ) -> None:
     """Gives batches back untouched: pending, nothing charged. Lost ones are passed over.
 
-    After an outage (`error` names it) nobody claims them again for `pause_seconds`.
+    After an outage (`error` names it) nobody claims them again for `pause_seconds`. `unsent` are the rows of
+    them whose requests were never sent to the engine.
     """
+    if len(unsent):
+        for lease in leases:
+            connection.execute(NOTE_UNSENT, {**lease.fence, "unsent": unsent})
     _free(connection, _held(connection, leases), Outcome.RELEASED, error, pause_seconds)
 
 

@@ -6,20 +6,26 @@ from sqlalchemy import text
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.ledger.batches import commits
-from nightshift.common.ledger.batches.records import LONE_LOSSES, Lease, Part
+from nightshift.common.ledger.batches.records import LONE_LOSSES, NO_ROWS, Lease, Part
+from nightshift.common.ledger.batches.takes_commits import TAKES_COMMITS
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.states import Outcome
 
-SPLIT_HELD = text("""
+_SPLIT_LEASED = """
     UPDATE batches SET state = 'split', lease_expires_at = NULL, rank = NULL, part_name = NULL,
            part_bytes = NULL, part_checksum = NULL, redo = NULL, redo_count = 0
     WHERE id = :id AND attempt = :attempt AND owner = :owner AND state = 'leased' AND redo IS NULL
-      AND (SELECT j.state FROM jobs j WHERE j.id = batches.job_id) IN ('running', 'paused')
+      AND EXISTS (SELECT FROM jobs j WHERE j.id = batches.job_id AND {job})
     RETURNING id
-""")
-"""Makes a leased batch a split parent, fenced by its lease, unless its job is over; a retry is
+"""
+
+SPLIT_FINISHED = text(_SPLIT_LEASED.format(job=TAKES_COMMITS))
+"""Makes a leased batch a split parent, fenced by its lease, while its job takes commits; a retry is
 never split.
 """
+
+SPLIT_HELD = text(_SPLIT_LEASED.format(job="j.state IN ('running', 'paused')"))
+"""The same unless its job is over: its rows go on."""
 
 SPLIT_FREE = text("""
     UPDATE batches SET state = 'split', lease_expires_at = NULL, rank = NULL, part_name = NULL,
@@ -59,18 +65,25 @@ INSERT_PENDING = text("""
 END_ATTEMPT = text("""
     UPDATE attempts SET ended_at = now(), outcome = :outcome, row_count = :rows_run,
            rows_failed = :rows_failed, prompt_tokens = :prompt_tokens,
-           output_tokens = :output_tokens, engine_microseconds = :engine_microseconds
+           output_tokens = :output_tokens, engine_microseconds = :engine_microseconds,
+           unsent = :unsent
     WHERE batch_id = :id AND attempt = :attempt
 """)
 """The end of the attempt that finished some rows of its batch."""
 
 
-def split(connection: Connection, lease: Lease, finished: RowRanges, part: Part) -> None:
-    """A draining owner keeps its finished rows: they become a done child with the parent's part
-    name, the rest one pending child. Charges nothing. LeaseLost when the fence does not match or
-    the job is over.
+def split(
+    connection: Connection,
+    lease: Lease,
+    finished: RowRanges,
+    part: Part,
+    unsent: RowRanges = NO_ROWS,
+) -> None:
+    """An owner that drains, or whose job is over, keeps its finished rows: they become a done child with the
+    parent's part name, the rest one pending child. Charges nothing. `unsent` are rows whose requests this lease
+    never sent. LeaseLost when the fence does not match or the job takes no commits.
     """
-    if connection.scalar(SPLIT_HELD, lease.fence) is None:
+    if connection.scalar(SPLIT_FINISHED, lease.fence) is None:
         raise lease.lost
     ran = {
         **lease.fence,
@@ -81,6 +94,7 @@ def split(connection: Connection, lease: Lease, finished: RowRanges, part: Part)
         "rows_run": len(finished),
         "rows_failed": len(part.errors),
         "engine_microseconds": part.engine_microseconds,
+        "unsent": unsent if len(unsent) else None,
     }
     child_id = int(connection.execute(INSERT_DONE, ran).scalar_one())
     insert_pending(connection, lease.batch_id, lease.descriptor.rows.minus(finished))

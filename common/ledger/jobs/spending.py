@@ -30,8 +30,9 @@ class Spent:
 
     `rows_run` are rows with an outcome, committed or not; `rows_shared` of them have the answer of
     another row. `cached_tokens` of the prompt tokens were in an engine's cache, `reasoning_tokens` of the
-    output tokens are thoughts; `estimated_tokens` of both were not counted by their server. `rows_open`, which is not a total, are the rows with an outcome whose batches are
-    still leased. `answered` counts the answers that are committed.
+    output tokens are thoughts; `estimated_tokens` of both were not counted by their server. `rows_open`, which is
+    not a total, are the rows with an outcome whose batches are still leased; `done_uncommitted` of the rows of batches
+    under way have an answer, and `failed_uncommitted` an error. `answered` counts the answers that are committed.
     """
 
     job_id: int
@@ -44,27 +45,29 @@ class Spent:
     rows_shared: int = 0
     reasoning_tokens: int = 0
     estimated_tokens: int = 0
+    done_uncommitted: int = 0
+    failed_uncommitted: int = 0
     answered: AnswerCounts = NOTHING
 
 
 REPORT = text("""
     INSERT INTO job_spending AS s (job_id, worker_id, engine_microseconds, rows_run, prompt_tokens,
                                    output_tokens, rows_open, cached_tokens, rows_shared,
-                                   reasoning_tokens, estimated_tokens, answer_lengths,
-                                   label_counts)
+                                   reasoning_tokens, estimated_tokens, done_uncommitted,
+                                   failed_uncommitted, answer_lengths, label_counts)
     SELECT job_id, :owner, engine_microseconds, rows_run, prompt_tokens, output_tokens, rows_open,
-           cached_tokens, rows_shared, reasoning_tokens, estimated_tokens,
-           CAST(answer_lengths AS bigint[]),
-           CAST(label_counts AS bigint[])
+           cached_tokens, rows_shared, reasoning_tokens, estimated_tokens, done_uncommitted,
+           failed_uncommitted, CAST(answer_lengths AS bigint[]), CAST(label_counts AS bigint[])
     FROM unnest(CAST(:job_id AS bigint[]), CAST(:engine_microseconds AS bigint[]),
                 CAST(:rows_run AS bigint[]), CAST(:prompt_tokens AS bigint[]),
                 CAST(:output_tokens AS bigint[]), CAST(:rows_open AS bigint[]),
                 CAST(:cached_tokens AS bigint[]), CAST(:rows_shared AS bigint[]),
                 CAST(:reasoning_tokens AS bigint[]), CAST(:estimated_tokens AS bigint[]),
+                CAST(:done_uncommitted AS bigint[]), CAST(:failed_uncommitted AS bigint[]),
                 CAST(:answer_lengths AS text[]), CAST(:label_counts AS text[]))
          AS given (job_id, engine_microseconds, rows_run, prompt_tokens, output_tokens, rows_open,
-                   cached_tokens, rows_shared, reasoning_tokens, estimated_tokens, answer_lengths,
-                   label_counts)
+                   cached_tokens, rows_shared, reasoning_tokens, estimated_tokens, done_uncommitted,
+                   failed_uncommitted, answer_lengths, label_counts)
     ORDER BY job_id
     -- Reports of several threads may come in another order than they were made.
     ON CONFLICT (job_id, worker_id) DO UPDATE
@@ -79,7 +82,8 @@ REPORT = text("""
         -- Each number only grows, so the later of two arrays is the greater one.
         answer_lengths = greatest(s.answer_lengths, excluded.answer_lengths),
         label_counts = greatest(s.label_counts, excluded.label_counts),
-        rows_open = excluded.rows_open
+        rows_open = excluded.rows_open, done_uncommitted = excluded.done_uncommitted,
+        failed_uncommitted = excluded.failed_uncommitted
 """)
 """Sets a child's own rows to its running totals; no two children wait for each other here."""
 
