@@ -13,9 +13,10 @@ Values = Mapping[Any, Any]
 
 
 def rows_over(row: Values) -> int:
-    """Rows that have an answer or an error."""
-    over: int = row["rows_done"] + row["rows_failed"]
-    return over
+    """Rows that have an answer or an error, also those that a worker has not committed yet."""
+    committed: int = row["rows_done"] + row["rows_failed"]
+    uncommitted: int = row.get("rows_done_uncommitted", 0) + row.get("rows_failed_uncommitted", 0)
+    return committed + uncommitted
 
 
 def overall_rate(row: Values) -> float | None:

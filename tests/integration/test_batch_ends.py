@@ -8,15 +8,18 @@ from sqlalchemy import text
 from starlette.testclient import TestClient
 
 from nightshift.common import storage
+from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput, LeaseLost, Permanent
 from nightshift.common.ledger import Ledger, holds
+from nightshift.common.ledger.batches import claims, dispatch, leasing
+from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.jobs import deletions, jobs
 from nightshift.common.settings import load_settings
 from nightshift.common.states import RowErrorKind
 from nightshift.producer import retry
 from nightshift.producer.control import deletion
-from nightshift.producer.serve.api_batches import finalize, sweep
+from nightshift.producer.serve.api_batches import expire, finalize, sweep
 from nightshift.producer.serve.ledger import (
     api_batch_retry,
     api_batch_steps,
@@ -24,6 +27,7 @@ from nightshift.producer.serve.ledger import (
     files,
 )
 from nightshift.producer.serve.ledger.api_batches import ApiBatch, ApiBatchStatus
+from nightshift.producer.serve.v1 import objects
 from tests.support import console_site
 from tests.support.batch_site import OVER, RUNNING_AGAIN, Site, is_seen, line, over, results
 from tests.support.fleet import wait_until
@@ -75,6 +79,55 @@ def test_the_line_of_a_row_that_never_ran_has_its_custom_id_with_half_a_characte
     assert file is not None
     lines = storage.read_range(file.uri, 0, 9_999).decode("utf-8").splitlines()
     assert [json.loads(each)["custom_id"] for each in lines] == ["surr\ud800", "surr\ud801"]
+
+
+def error_messages(site: Site, batch: ApiBatch) -> dict[str, str]:
+    """The messages of the file of errors, by custom_id."""
+    with site.ledger.transaction() as connection:
+        file = files.get(connection, "acme", site.seen(batch).error_file_id or "")
+    assert file is not None
+    lines = map(json.loads, storage.read_range(file.uri, 0, 9_999).splitlines())
+    return {each["custom_id"]: each["error"]["message"] for each in lines}
+
+
+@pytest.mark.parametrize("end", ["cancelled", "expired", "failed"])
+def test_a_request_that_was_sent_never_counts_as_one_that_never_ran(site: Site, end: str) -> None:
+    """Rows of a first lease that was lost, of one that sent some of its rows, and of none."""
+    batch = site.batch(*(line(id) for id in "abcd"))
+    assert site.validate()
+    with site.ledger.transaction() as connection:
+        job = jobs.get(connection, 1)
+        assert job is not None
+        who = Claimant("mine", job.spec.pool, job.spec.engine_key, "vllm", "1")
+        dispatch.admit(connection, job.id, 9, 1)
+        asked = {"room_rows": 9, "max_batches": 1, "idle": True, "woken": "poll"}
+        [lease] = claims.claim(connection, who, lease_seconds=30, **asked)
+        leasing.release(connection, [lease], unsent=RowRanges.of((1, 4)))
+        dispatch.admit(connection, job.id, 9, 2)
+        [lease] = claims.claim(connection, who, lease_seconds=30, **asked)
+        leasing.release(connection, [lease], unsent=RowRanges.of((0, 1), (2, 4)))
+    if end == "cancelled":
+        site.cancel(batch)
+    elif end == "expired":
+        site.sql("UPDATE api_batches SET expires_at = now() - interval '1 second'")
+        expire.expire_once(site.ledger)
+    else:
+        site.sql("UPDATE jobs SET state = 'failed', finished_at = now(), reason = 'gone'")
+    site.sql("UPDATE jobs SET closed_at = now()")
+    assert site.finalize()
+    assert site.seen(batch).state == end
+    said = {
+        id: message.partition(" this request ")[0]
+        for id, message in error_messages(site, batch).items()
+    }
+    assert {id: message.rpartition(" ")[2] for id, message in said.items()} == {
+        "a": "while",
+        "b": "while",
+        "c": "before",
+        "d": "before",
+    }
+    shown = objects.counts(site.seen(batch), None)
+    assert shown == {"total": 4, "completed": 0, "failed": 4}
 
 
 def test_a_completed_batch_has_a_line_for_every_row(site: Site) -> None:

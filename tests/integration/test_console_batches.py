@@ -108,7 +108,10 @@ def test_requests_that_never_ran_are_counted(site: Site, batches: batch_site.Sit
         "UPDATE api_batches SET state = 'expired', expired_at = now(), rows_total = 9, "
         "rows_completed = 2, rows_failed = 1"
     )
-    assert "6 requests never ran" in site.browser("viewer").get(f"/batches/{batch.id}").text
+    assert (
+        "6 requests had no answer when the batch ended"
+        in site.browser("viewer").get(f"/batches/{batch.id}").text
+    )
 
 
 def test_an_action_on_no_job_is_refused_in_a_sentence(site: Site) -> None:

@@ -35,7 +35,7 @@ FROM ({progress}) AS p LEFT JOIN LATERAL (
     ) AS l, (
         SELECT sum(s.done_uncommitted) AS done, sum(s.failed_uncommitted) AS failed
         FROM job_spending s JOIN workers w ON w.id = s.worker_id
-        WHERE s.job_id = p.job AND w.state <> 'ended' AND w.seen_at > now() - interval '1 minute'
+        WHERE s.job_id = p.job AND w.state <> 'ended'
     ) AS s
 ) AS u ON p.batches_leased > 0
 """

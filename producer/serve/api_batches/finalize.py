@@ -19,8 +19,9 @@ from nightshift.common.formats.jsonl.lines import is_blank, parse_line
 from nightshift.common.formats.jsonl.openai_batch import id_of
 from nightshift.common.ledger import Connection, Ledger
 from nightshift.common.ledger.holds import Hold
-from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs import jobs, spending
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.ledger.queries import sent_rows
 from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
 from nightshift.common.text import counted
@@ -46,14 +47,17 @@ ROWS_A_CHECK = 10_000
 TRIED_FOR = timedelta(hours=1)
 """How long a batch is tried whose results cannot be read: an operator may bring lost files back."""
 
-NEVER_RAN = {
-    ApiBatchStatus.EXPIRED: ("batch_expired", "the batch's time was over before this request ran"),
-    ApiBatchStatus.CANCELLED: (
-        "batch_cancelled",
-        "the batch was cancelled before this request ran",
-    ),
+ENDED_BEFORE = {
+    ApiBatchStatus.EXPIRED: ("batch_expired", "the batch's time was over"),
+    ApiBatchStatus.CANCELLED: ("batch_cancelled", "the batch was cancelled"),
+    ApiBatchStatus.FAILED: ("batch_failed", "the batch failed"),
 }
-"""Code and message of a request that never ran, by how the batch ends."""
+"""Code of a request without an outcome, and what happened, by how the batch ended."""
+
+NEVER_RAN = "{} before this request ran"
+WAS_RUNNING = (
+    "{} while this request was running: it may have been sent, and its answer was not kept"
+)
 
 
 @dataclass(slots=True)
@@ -103,11 +107,13 @@ def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
         job = jobs.get(connection, batch.job_id)
         told = api_batch_steps.ends_as(connection, batch.id)
         progress = None if job is None else jobs.progress(connection, job.id)
-    if job is None or progress is None:
+        cost = None if job is None else spending.cost(connection, job.id)
+    if job is None or progress is None or cost is None:
         gone = [Problem("job_deleted", "the job of the batch was deleted").as_json]
         with suppress(LeaseLost):
             _end(ledger, batch, hold, told or ApiBatchStatus.FAILED, (), gone, {}, None)
         return True
+    facts = {**progress, **cost}
     over = progress["rows_done"] + progress["rows_failed"]
     status = ended_as(told, job.state, every_row_over=over == progress["rows_total"])
     errors = None
@@ -124,7 +130,7 @@ def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
                 results,
                 Hidden(settings).text,
             )
-            _end(ledger, batch, hold, status, results, errors, dict(progress), job)
+            _end(ledger, batch, hold, status, results, errors, facts, job)
     except LeaseLost as lost:
         log.info("batch_left", batch=batch.id, why=str(lost))
     except Permanent as error:
@@ -134,7 +140,7 @@ def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
         lost_results = [Problem("results_lost", f"the results cannot be read: {error}").as_json]
         ended = told or ApiBatchStatus.FAILED
         with suppress(LeaseLost):
-            _end(ledger, batch, hold, ended, (), lost_results, dict(progress), job)
+            _end(ledger, batch, hold, ended, (), lost_results, facts, job)
     else:
         log.info("batch_ended", batch=batch.id, status=str(status))
     return True
@@ -154,6 +160,11 @@ def write_results(
     """
     answers, errors = results
     answered = np.zeros(rows_total, np.bool_)
+    sent = np.zeros(rows_total, np.bool_)
+    with ledger.transaction() as connection:
+        for piece in sent_rows.sent(connection, job.id):
+            for start, stop in piece.ranges:
+                sent[start:stop] = True
 
     def fill(to_answers: BinaryIO, to_errors: BinaryIO) -> None:
         _, rows = rows_for(ledger, job, [], partial=True, force=True)
@@ -163,8 +174,11 @@ def write_results(
                 answers.write(to_answers, line)
             else:
                 errors.write(to_errors, line)
-        if status in NEVER_RAN and not answered.all():
-            for line in _never_ran(job, answered, *NEVER_RAN[status], work):
+        if status in ENDED_BEFORE and not answered.all():
+            code, ended = ENDED_BEFORE[status]
+            for row_index, custom_id in _unanswered(job, answered, work):
+                message = (WAS_RUNNING if sent[row_index] else NEVER_RAN).format(ended)
+                line = openai_batch_results.error_line(job, row_index, custom_id, code, message)
                 errors.write(to_errors, line)
 
     def touch(connection: Connection) -> None:
@@ -253,8 +267,11 @@ def _refuse_reopened(connection: Connection, batch: ApiBatch, job: Job | None) -
 
 
 def _usage(progress: dict[str, Any], thoughts: int) -> dict[str, Any]:
-    """What the answers took; of the tokens of the output so many are `thoughts`."""
-    prompt, output = (int(progress.get(name) or 0) for name in ("prompt_tokens", "output_tokens"))
+    """What the requests took, also those whose answers were not kept; of the tokens of the output so many are
+    `thoughts`.
+    """
+    spent = ("prompt_tokens_spent", "output_tokens_spent")
+    prompt, output = (int(progress.get(name) or 0) for name in spent)
     return {
         "input_tokens": prompt,
         "input_tokens_details": {"cached_tokens": 0},
@@ -306,10 +323,10 @@ def _noted(
         yield batch
 
 
-def _never_ran(
-    job: Job, answered: NDArray[np.bool_], code: str, message: str, work: Renewed
-) -> Iterator[bytes]:
-    """Lines of the rows without an outcome; their ids are read from the input."""
+def _unanswered(
+    job: Job, answered: NDArray[np.bool_], work: Renewed
+) -> Iterator[tuple[int, str | None]]:
+    """The rows without an outcome; their ids are read from the input."""
     requests = (
         text for uri in job.spec.input.uris for text in streams.lines(uri) if not is_blank(text)
     )
@@ -317,7 +334,7 @@ def _never_ran(
         if row_index % ROWS_A_CHECK == ROWS_A_CHECK - 1:
             work.check()
         if row_index < len(answered) and not answered[row_index]:
-            yield openai_batch_results.error_line(job, row_index, _id(text), code, message)
+            yield row_index, _id(text)
 
 
 def _id(text: bytes) -> str | None:

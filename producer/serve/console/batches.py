@@ -161,18 +161,11 @@ def _seen(ledger: Ledger, kinds: Kinds, tenant: str | None, id: str) -> dict[str
     return {
         "shown": shown,
         "failures": failures,
-        "never_ran": _never_ran(batch),
+        "unanswered": batch.rows_unanswered,
         "files": there,
         "may_cancel": batch.state in (ApiBatchStatus.VALIDATING, ApiBatchStatus.IN_PROGRESS),
         "may_retry": _may_retry(batch, has_input=there["Requests"] is not None),
     }
-
-
-def _never_ran(batch: ApiBatch) -> int:
-    """How many requests of a batch that is over have no outcome; those of a failed batch have no line."""
-    if batch.state not in (ApiBatchStatus.EXPIRED, ApiBatchStatus.CANCELLED):
-        return 0
-    return batch.rows_total - batch.rows_completed - batch.rows_failed
 
 
 def _may_retry(batch: ApiBatch, *, has_input: bool) -> bool:

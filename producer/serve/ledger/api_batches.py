@@ -67,6 +67,16 @@ class ApiBatch:
     cancelling_at: datetime | None
     cancelled_at: datetime | None
 
+    @property
+    def rows_unanswered(self) -> int:
+        """Rows of a batch that ended before they had an answer or an error: each has a line in the file of errors,
+        unless the results were lost.
+        """
+        ended = (ApiBatchStatus.EXPIRED, ApiBatchStatus.CANCELLED)
+        if self.state in ended or (self.state is ApiBatchStatus.FAILED and self.job_id is not None):
+            return self.rows_total - self.rows_completed - self.rows_failed
+        return 0
+
 
 @dataclass(frozen=True, slots=True)
 class NewApiBatch:

@@ -76,18 +76,19 @@ def page(rows: list[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
 
 def counts(row: ApiBatch, running: Mapping[Any, Any] | None) -> dict[str, int]:
     """How many rows a batch has, and how many are over: its job's while it runs (`running` is the
-    row of job_progress), its own before and after.
+    row of job_progress), also those that workers have not committed yet; its own before and after. A row
+    that had no answer when its batch ended counts as failed.
     """
     if running is None or row.state.over or row.state is ApiBatchStatus.VALIDATING:
         return {
             "total": row.rows_total,
             "completed": row.rows_completed,
-            "failed": row.rows_failed,
+            "failed": row.rows_failed + row.rows_unanswered,
         }
     return {
         "total": int(running["rows_total"]),
-        "completed": int(running["rows_done"]),
-        "failed": int(running["rows_failed"]),
+        "completed": int(running["rows_done"] + running["rows_done_uncommitted"]),
+        "failed": int(running["rows_failed"] + running["rows_failed_uncommitted"]),
     }
 
 
