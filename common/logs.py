@@ -30,6 +30,7 @@ def configure(settings: Settings, **fields: object) -> None:
     """Sets up structlog and the standard library's loggers; `fields` stand on every line."""
     level = getattr(logging, settings.log_level.upper())
     shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
         lambda _logger, _method, event: {**fields, **event},
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from nightshift.common.settings import Settings
-from nightshift.producer.serve.headers import ALWAYS
+from nightshift.producer.serve.headers import always
 
 MOST_HEAD_BYTES = 64 * 1024
 """Longest head of a request: its first line and its headers."""
@@ -26,7 +26,7 @@ def refusal(status: str, text: str = "") -> bytes:
     headers = {
         "content-length": len(text),
         "content-type": "text/plain; charset=utf-8",
-        **ALWAYS,
+        **always(),
         "connection": "close",
     }
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())

@@ -16,7 +16,7 @@ from nightshift.common.errors import (
     StorageUnavailable,
 )
 from nightshift.producer.serve import strays
-from nightshift.producer.serve.headers import ALWAYS
+from nightshift.producer.serve.headers import always
 
 log = structlog.get_logger(__name__)
 
@@ -102,4 +102,4 @@ def _json(
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
     # Starlette sends the answer to what crashed outside of every middleware.
-    return JSONResponse(body(message, kind, param, code), status, {**ALWAYS, **(headers or {})})
+    return JSONResponse(body(message, kind, param, code), status, {**always(), **(headers or {})})

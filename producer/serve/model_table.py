@@ -49,6 +49,11 @@ class ModelTable(BaseModel):
                 return own, self.models[own]
         return None
 
+    def own_name(self, name: str) -> str:
+        """The name of a model for an alias of it; a name that the table lacks is its own."""
+        found = self.find(name)
+        return name if found is None else found[0]
+
     def _names(self) -> Iterator[tuple[str, str]]:
         for own, model in self.models.items():
             yield own, own

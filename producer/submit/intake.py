@@ -328,9 +328,12 @@ def plan_files(intake: Intake) -> None:
 
 
 def check_batch_file(intake: Intake) -> None:
-    """The ids of an OpenAI batch file differ; the first look at its lines, so before the plan."""
+    """The ids of an OpenAI batch file differ; the first look at its lines, so before the plan. Where the spec names the
+    rows to skip, whoever made that list has looked.
+    """
     reading.current().begin()
-    if isinstance(intake.spec.task, RequestsTask):
+    task = intake.spec.task
+    if isinstance(task, RequestsTask) and task.skipped_rows is None:
         openai_batch_file.check_unique_ids(intake.files, intake.spec.input.limit)
 
 

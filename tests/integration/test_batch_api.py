@@ -271,6 +271,35 @@ def test_with_skip_a_bad_line_fails_alone(door: Door) -> None:
     assert str(door.folder) not in streamed
 
 
+@pytest.mark.slow
+def test_with_skip_lines_that_others_make_wrong_and_impossible_numbers_fail_alone(
+    door: Door, remote: Remote
+) -> None:
+    client = door.client()
+    lines = [
+        line(0, "first"),
+        line(0, "second"),
+        {**line(1, "alias"), "body": {**line(1, "alias")["body"], "model": "gpt-4o-mini"}},
+        line(2, "many", max_tokens=2**80),
+        line(3, "last"),
+        {**line(4, "other"), "body": {**line(4, "other")["body"], "model": "another"}},
+    ]
+    options = {"nightshift": {"on_bad_line": "skip"}}
+    batch = create(client, upload(client, lines), extra_body=options)
+    door.worker()
+    ended = door.ended(client, batch.id)
+    assert ended.status == "completed", logs(door.folder)
+    answers = lines_of(client, ended.output_file_id)
+    assert [each["custom_id"] for each in answers] == ["r-0", "r-1", "r-3"]
+    errors = {each["custom_id"]: each["error"] for each in lines_of(client, ended.error_file_id)}
+    assert {each["code"] for each in errors.values()} == {"bad_record"}
+    assert "line 1 already" in errors["r-0"]["message"]
+    assert "max_tokens is 1208925819614629174706176" in errors["r-2"]["message"]
+    assert "the model is 'another'" in errors["r-4"]["message"]
+    assert sorted(call.text for call in remote.calls) == ["alias", "first", "last"]
+    assert "Traceback" not in logs(door.folder)
+
+
 def test_a_bad_file_fails_with_every_bad_line_and_runs_nothing(door: Door, remote: Remote) -> None:
     client = door.client()
     lines = [line(0, "a"), line(0, "b"), line(2, "c", stream=True), {"custom_id": "x"}]

@@ -26,6 +26,7 @@ from nightshift.common.templates.chats import chat
 from nightshift.common.templates.sandbox import compiled, rendered_all
 from nightshift.worker.engines.images import Image
 from nightshift.worker.engines.protocol import Refusal, Request, response_columns
+from nightshift.worker.rows import request_numbers
 from nightshift.worker.rows.own_sampling import own_sampling
 
 
@@ -62,7 +63,7 @@ class Renderer:
         for index, row in zip(row_index, to_rows(table), strict=True):
             try:
                 requests.append(self._request(index, row))
-            except OtherEndpoint as error:
+            except BadRequest as error:
                 refused[index] = Refusal(RowErrorKind.BAD_RECORD, str(error))
             except UnsupportedRequest as error:
                 refused[index] = error.refusal
@@ -75,8 +76,10 @@ class Renderer:
 
     def _request(self, index: int, row: dict[str, Any]) -> Request:
         match self._task:
-            case RequestsTask(endpoint=endpoint):
-                return Request(index, body=_body(row, endpoint))
+            case RequestsTask() as task:
+                if task.skipped_rows is not None and index in task.skipped_rows:
+                    raise BadRequest(task.skipped_rows[index])
+                return Request(index, body=_body(row, task.endpoint))
             case GenerateTask() as task:
                 return self._generation(task, index, row)
             case EmbedTask() | ClassifyTask() | ScoreTask():
@@ -129,8 +132,8 @@ class Renderer:
         return Image(value, self._roots, tuple(own), self.job_roots)
 
 
-class OtherEndpoint(ValueError):
-    """A request for another endpoint than the job's."""
+class BadRequest(ValueError):
+    """A request that is sent to no engine."""
 
 
 class UnsupportedRequest(ValueError):
@@ -148,10 +151,12 @@ def _body(row: dict[str, Any], endpoint: str) -> dict[str, Any]:
     which no server can be sent. Raises UnsupportedRequest for a body that no batch can take.
     """
     if row["url"] != endpoint:
-        raise OtherEndpoint(f"the url is {row['url'][:100]!r}, and the job is for {endpoint}")
+        raise BadRequest(f"the url is {row['url'][:100]!r}, and the job is for {endpoint}")
     body: dict[str, Any] = parse_line(row["body"].encode())
     if (found := request_checks.mistake(body, endpoint)) is not None:
         raise UnsupportedRequest(*found)
+    if (why := request_numbers.refusal(body)) is not None:
+        raise BadRequest(why)
     return body
 
 

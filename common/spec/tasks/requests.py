@@ -29,6 +29,11 @@ class RequestsTask(TaskSection):
         "/v1/chat/completions",
         description="What every request asks for; its `url`. That of the first line when absent.",
     )
+    skipped_rows: Absent[dict[int, str]] = Field(
+        None,
+        description="Rows by number that are not sent, each with the error of its line. For batches of the HTTP "
+        "API with `on_bad_line: skip`.",
+    )
 
     model_from: Absent[Literal["engine"]] = Field(
         None,

@@ -15,12 +15,21 @@ from nightshift.common.formats.jsonl.lines import MOST_LINE_BYTES, is_blank, par
 from nightshift.common.formats.jsonl.openai_batch import METHOD, id_of
 from nightshift.common.text import counted, plural
 
+MOST_SKIPPED = 1_000
+"""Requests that are skipped since an earlier line has their custom_id or another model: the spec of the job names each.
+"""
+
 MOST_PROBLEMS = 50
 """Problems of a file that are named; the last one says how many more there are."""
 
 BYTES_A_TOKEN = 4
 """Bytes of a body that count as one token before anything is tokenized."""
 
+
+MOST_ANSWER_TOKENS = 10**7
+"""Tokens of one answer that are estimated at most: a line may name any number, and the sum of a file must be one that
+Postgres can store. Its engine refuses the line.
+"""
 
 LINE_TOO_LONG = "line_too_long"
 
@@ -74,6 +83,8 @@ class FileFacts:
     model: str | None = None
     problems: list[Problem] = field(default_factory=list)
     more_problems: int = 0
+    skipped: dict[int, str] = field(default_factory=dict)
+    """Rows that are requests and must not run, with the reason of each."""
 
     def add(self, problem: Problem) -> None:
         """Keeps the first MOST_PROBLEMS, and counts the others."""
@@ -130,12 +141,14 @@ def read(
     limits: Limits,
     *,
     skip: bool = False,
+    own_name: Callable[[str], str] = str,
 ) -> FileFacts:
-    """Reads a file, `lines` gives its lines with their numbers. With `skip` a line that is wrong by
-    itself is no problem of the file: it gets an error of its own.
+    """Reads a file, `lines` gives its lines with their numbers. With `skip` a line that is wrong is no problem of
+    the file, unless more than MOST_SKIPPED are requests that another line makes wrong: it gets an error of its own.
+    `own_name` gives the name of a model for an alias of it.
     """
     facts, hashes = FileFacts(), array("q")
-    for number, text in _rows(lines()):
+    for row, (number, text) in enumerate(_rows(lines())):
         facts.rows += 1
         if facts.rows > limits.requests:
             facts.problems = [_too_many(limits.requests)]
@@ -146,8 +159,14 @@ def read(
             if not skip or asked.code == LINE_TOO_LONG:  # no worker is to read such a line
                 facts.add(asked)
             continue
+        other = _other_model(facts, asked, number, own_name)
+        if other is not None:
+            _refuse(facts, row, other, skip=skip)
+            if skip:
+                continue
         hashes.append(hash(asked.custom_id))
-        _count(facts, asked, number)
+        facts.inputs += asked.inputs
+        facts.tokens += asked.tokens
     if not facts.rows:
         facts.add(Problem("empty_file", "the file has no requests"))
     elif facts.model is None and not facts.problems:
@@ -155,18 +174,34 @@ def read(
     if facts.inputs > limits.embedding_inputs:
         said = f"the file has {facts.inputs:,} inputs of embeddings, and {limits.embedding_inputs:,} are allowed"
         facts.add(Problem("too_many_inputs", said))
-    _add_repeated(facts, lines, endpoint, hashes)
+    _add_repeated(facts, lines, endpoint, hashes, skip=skip)
+    if len(facts.skipped) > MOST_SKIPPED:
+        said = (
+            f"{counted(len(facts.skipped), 'line')} repeat a custom_id or ask for another model, and "
+            f"{MOST_SKIPPED:,} can be skipped"
+        )
+        facts.add(Problem("too_many_bad_lines", said))
     return facts
 
 
-def _count(facts: FileFacts, asked: Asked, number: int) -> None:
-    facts.inputs += asked.inputs
-    facts.tokens += asked.tokens
+def _other_model(
+    facts: FileFacts, asked: Asked, number: int, own_name: Callable[[str], str]
+) -> Problem | None:
+    """What is wrong with a line that asks for another model than the first one; aliases of a model are that model."""
     if facts.model is None:
         facts.model = asked.model
-    elif asked.model != facts.model:
-        said = f"the model is {asked.model[:100]!r}, and earlier lines ask for {facts.model[:100]!r}: a file has one model"
-        facts.add(Problem("mismatched_model", said, number, "body.model"))
+    if asked.model == facts.model or own_name(asked.model) == own_name(facts.model):
+        return None
+    said = f"the model is {asked.model[:100]!r}, and earlier lines ask for {facts.model[:100]!r}: a file has one model"
+    return Problem("mismatched_model", said, number, "body.model")
+
+
+def _refuse(facts: FileFacts, row: int, problem: Problem, *, skip: bool) -> None:
+    """A request that earlier lines make wrong: with `skip` it does not run, else the file is bad."""
+    if skip:
+        facts.skipped[row] = problem.message
+    else:
+        facts.add(problem)
 
 
 def _add_repeated(
@@ -174,20 +209,25 @@ def _add_repeated(
     lines: Callable[[], Iterable[tuple[int, bytes]]],
     endpoint: str,
     hashes: "array[int]",
+    *,
+    skip: bool,
 ) -> None:
-    """Names lines whose custom_id an earlier line has."""
+    """Names lines whose custom_id an earlier line has that runs."""
     values, counts = np.unique(np.frombuffer(hashes, np.int64), return_counts=True)
     suspects = set(values[counts > 1].tolist())
     if not suspects:
         return
     first: dict[str, int] = {}
-    for number, text in _rows(lines()):
+    for row, (number, text) in enumerate(_rows(lines())):
         asked = judge(text, number, endpoint)
         if isinstance(asked, Problem) or hash(asked.custom_id) not in suspects:
             continue
+        if row in facts.skipped:
+            continue
         if asked.custom_id in first:
             said = f"the custom_id {asked.custom_id[:100]!r} stands in line {first[asked.custom_id]} already"
-            facts.add(Problem("duplicate_custom_id", said, number, "custom_id"))
+            repeated = Problem("duplicate_custom_id", said, number, "custom_id")
+            _refuse(facts, row, repeated, skip=skip)
         first.setdefault(asked.custom_id, number)
 
 
@@ -214,5 +254,5 @@ def _tokens(text: bytes, body: dict[str, Any]) -> int:
     for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
         value = body.get(name)
         if isinstance(value, int) and not isinstance(value, bool):
-            answer = max(answer, value)
+            answer = max(answer, min(value, MOST_ANSWER_TOKENS))
     return len(text) // BYTES_A_TOKEN + answer

@@ -1,6 +1,6 @@
 """Validating: the file of a batch is read, and the batch becomes a job or fails."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import structlog
@@ -89,11 +89,13 @@ def _validate(
         return [Problem("file_too_large", said).as_json]
     if not file.bytes:
         return [Problem("empty_file", "the file is empty").as_json]
+    skip = batch.options.get("on_bad_line") == "skip"
     facts = read(
         lambda: _lines(file.uri, work),
         batch.endpoint,
         limits,
-        skip=batch.options.get("on_bad_line") == "skip",
+        skip=skip,
+        own_name=_table(settings).own_name,
     )
     if facts.problems:
         return facts.errors
@@ -102,7 +104,7 @@ def _validate(
     if found is None:
         said = f"there is no model {facts.model[:100]!r}"
         return [Problem("model_not_found", said, param="body.model").as_json]
-    spec = _spec(settings, batch, file, found[1])
+    spec = _spec(settings, batch, file, found[1], facts.skipped if skip else None)
     with ledger.transaction() as connection:
         tenant = tenants.get(connection, batch.tenant)
     if tenant is not None and (why := tenant_limits.place_refusal(tenant, spec)):
@@ -168,7 +170,13 @@ class QuotaExceeded(BadInput):
         self.problem = problem
 
 
-def _spec(settings: Settings, batch: ApiBatch, file: File, model: ServedModel) -> JobSpec:
+def _spec(
+    settings: Settings,
+    batch: ApiBatch,
+    file: File,
+    model: ServedModel,
+    skipped: Mapping[int, str] | None,
+) -> JobSpec:
     options = batch.options
     return parse_spec(
         {
@@ -176,7 +184,12 @@ def _spec(settings: Settings, batch: ApiBatch, file: File, model: ServedModel) -
             "pool": model.pool,
             "priority": options.get("priority", 0),
             "input": {"uri": file.uri, "format": "openai"},
-            "task": {"kind": "requests", "endpoint": batch.endpoint, **_model(model)},
+            "task": {
+                "kind": "requests",
+                "endpoint": batch.endpoint,
+                **_model(model),
+                **({} if skipped is None else {"skipped_rows": dict(skipped)}),
+            },
             "engine": model.engine.model_dump(mode="json", exclude_unset=True),
             "output": {"uri": store_layout.output(settings, batch.tenant, batch.id)},
             # Sorting takes memory and disk, which reapers have little of.

@@ -1,5 +1,6 @@
 """A form with one file, read as it comes: fields are kept, the bytes of the file go on at once."""
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -99,7 +100,7 @@ class FormWithFile:
     async def _begin(self) -> None:
         _, options = parse_options_header(self._headers.get(b"content-disposition"))
         self._headers = {}
-        self._name = options.get(b"name", b"").decode("utf-8", "replace")
+        self._name = _unescaped(options.get(b"name", b"").decode("utf-8", "replace"))
         self._is_file, self._value = b"filename" in options, bytearray()
         if len(self.fields) >= MOST_FIELDS:
             raise ApiError(400, "the form has too many fields", code="invalid_multipart")
@@ -110,7 +111,7 @@ class FormWithFile:
         if self._name != self._wanted:
             said = f"the file is called {self._name[:50]!r}, not {self._wanted}"
             raise ApiError(400, said, param=self._wanted)
-        self.filename = options[b"filename"].decode("utf-8", "replace")
+        self.filename = _unescaped(options[b"filename"].decode("utf-8", "replace"))
         if len(self.filename) > MOST_NAME or "\0" in self.filename:
             said = f"the name of the file has a NUL, or more than {MOST_NAME:,} characters"
             raise ApiError(400, said, param=self._wanted)
@@ -125,6 +126,19 @@ class FormWithFile:
         assert self._sink is not None
         self.size += len(data)
         await self._sink(data)
+
+
+ESCAPES = {"%22": '"', "%0D": "\r", "%0A": "\n"}
+"""What clients put for the three characters that cannot stand in a name of a form (HTML, multipart/form-data). They
+escape nothing else, the percent sign included.
+"""
+
+
+def _unescaped(name: str) -> str:
+    """The name of a field or file as the client has it."""
+    return re.sub(
+        "|".join(ESCAPES), lambda found: ESCAPES[found[0].upper()], name, flags=re.IGNORECASE
+    )
 
 
 def _broken(error: FormParserError) -> ApiError:
