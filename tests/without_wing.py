@@ -10,12 +10,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 HOME = Path(__file__).parents[1]
 
 ALL_WINGS = (
     "unit/test_advice.py::test_every_command_that_a_sentence_names",
+    "matrix/test_matrix.py::test_every_command_and_route",
     "unit/test_docs.py::test_every_path_of_the_repository",
     "unit/test_docs.py::test_the_page_of_commands_has_them",
     "unit/test_duties.py::test_every_duty_is_in_the_table_once",
@@ -38,7 +40,7 @@ ABOUT = {
         "unit/test_cli.py::test_without_a_ledger_a_command_says_so_in_one_sentence[judge]",
         "unit/test_scores.py",
     ),
-    "tables": ("integration/test_table_",),
+    "tables": ("integration/test_table_", "matrix/test_matrix.py::test_each_command"),
     "tune": (
         "integration/test_trials.py",
         "integration/test_tune_changes.py",
@@ -70,6 +72,7 @@ ABOUT = {
         "integration/test_serve_",
         "integration/test_tenant_",
         "integration/test_webhook",
+        "matrix/",
         "unit/test_advice.py::test_a_command_that_its_program_refuses_is_found[nightshift key",
         "unit/test_advice.py::test_a_command_that_its_program_refuses_is_found[nightshift tenant",
         "unit/test_advice.py::test_the_search_for_commands_finds_those_of_every_kind",
@@ -104,8 +107,8 @@ def without(wing: str, home: Path) -> None:
     shutil.rmtree(home / "producer" / wing)
     table = home / "producer" / "wings.py"
     before = table.read_text()
-    after = re.sub(rf'"{wing}", |, "{wing}"(?=\))', "", before)
-    assert after != before, f"wings.INSTALLED does not name {wing}"
+    after, removed = re.subn(rf'^ *"{wing}",\n', "", before, flags=re.MULTILINE)
+    assert removed == 1, f"wings.INSTALLED has {removed} lines for {wing}"
     table.write_text(after)
 
 
@@ -114,8 +117,10 @@ def red(said: str) -> list[str]:
     return re.findall(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", said, re.MULTILINE)
 
 
-def unexpected(wing: str) -> list[str]:
-    """Runs what `make test` runs without a wing; the tests that are red and not about the wing."""
+def unexpected(wing: str, tests: Sequence[str] = ("tests",)) -> list[str]:
+    """Runs those of the `tests` that `make test` runs, without a wing; returns the names of tests that failed and are
+    not about the wing.
+    """
     with tempfile.TemporaryDirectory(prefix=f"without-{wing}-") as folder:
         home = Path(folder)
         copied(home)
@@ -123,7 +128,7 @@ def unexpected(wing: str) -> list[str]:
         command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-n", "4"]
         options = ["--dist", "loadscope", "--continue-on-collection-errors", "-m", "not slow"]
         done = subprocess.run(
-            [*command, *options, "tests"],
+            [*command, *options, *tests],
             cwd=home,
             env={**os.environ, "PYTHONPATH": folder, "COLUMNS": "400"},
             capture_output=True,

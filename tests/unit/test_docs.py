@@ -197,3 +197,15 @@ def test_every_picture_of_the_pages_is_small() -> None:
     sizes = {path.name: path.stat().st_size for path in (DOCS / "pictures").iterdir()}
     assert sizes
     assert {name: size for name, size in sizes.items() if size > 150_000} == {}
+
+
+def test_every_target_of_the_makefile_says_who_runs_it() -> None:
+    root = DOCS.parent
+    targets = set(re.findall(r"^([a-z-]+):.*##", (root / "Makefile").read_text(), re.MULTILINE))
+    section = (DOCS / "map.md").read_text().partition("\n## Checks\n")[2]
+    named = set(re.findall(r"`make ([a-z-]+)`", section))
+    benchmarks = {each for each in targets if each.startswith("bench")}
+    assert named - benchmarks == targets - benchmarks
+    in_ci = set((root / ".ci" / "run").read_text().partition("\nmake ")[2].split())
+    row = next(line for line in section.splitlines() if "`.ci/run`" in line)
+    assert set(re.findall(r"`make ([a-z-]+)`", row)) == in_ci
