@@ -78,15 +78,41 @@ def lines_of(uri: str, rows: str = ".[]") -> str:
     return f"{packed or f'{read} {shlex.quote(file)}'} > {shlex.quote(f'{name}.jsonl')}"
 
 
-def in_utf_8(uri: str) -> str:
-    """The command that makes UTF-8 of a text file in Latin-1, which is a guess. A file of a store stands in the command
-    with its name alone.
+BYTE_ORDER_MARKS = {
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+"""Encodings by their byte order mark, by which iconv knows the order of bytes and which it leaves out; the longer marks
+first."""
+
+
+def wide_encoding(head: bytes) -> str | None:
+    """The encoding of several bytes a character of a text file that begins with these bytes, by its byte order mark or
+    its zero bytes; None for any other. The name is that of iconv.
+    """
+    for mark, name in BYTE_ORDER_MARKS.items():
+        if head.startswith(mark):
+            return name
+    first = head[:64]
+    if len(first) >= 4 and b"\0" in first:
+        if not any(first[1::2]) and all(first[::2]):
+            return "UTF-16LE"
+        if not any(first[:-1:2]) and all(first[1::2]):
+            return "UTF-16BE"
+    return None
+
+
+def in_utf_8(uri: str, encoding: str = "LATIN1") -> str:
+    """Return the command that converts a text file from an encoding to UTF-8. The command names a file of a store
+    without its folder.
     """
     file = uri.rpartition("/")[2] if "://" in uri else uri
     codec = compression(uri)
     bare = PurePosixPath(file).with_suffix("") if codec else PurePosixPath(file)
     name = shlex.quote(f"{bare.stem}-utf8{bare.suffix}")
-    make = "iconv -f latin1 -t utf8"
+    make = f"iconv -f {encoding} -t UTF-8"
     if codec:
         return f"{UNPACKERS[codec]} {shlex.quote(file)} | {make} > {name}"
     return f"{make} {shlex.quote(file)} > {name}"

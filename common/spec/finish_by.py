@@ -99,6 +99,13 @@ def _next(now: datetime, text: str, hour: int, minute: int, zone: tzinfo | None)
 
 def _local(wall: datetime, zone: tzinfo | None) -> datetime:
     """The moment at which the submitter's clock shows this."""
-    aware = wall.astimezone() if zone is None else wall.replace(tzinfo=zone)
-    # Through UTC, so that a time that the clocks skip becomes one that they show.
-    return aware.astimezone(UTC).astimezone(zone)
+    first, second = (
+        (each.astimezone() if zone is None else each.replace(tzinfo=zone)).astimezone(UTC)
+        for each in (wall, wall.replace(fold=1))
+    )
+    shown = first.astimezone(zone)
+    if shown.replace(tzinfo=None) == wall:
+        return shown
+    # The clocks skip this time. Which of the two is by the offset from before the change, and so the later one,
+    # differs between zones and the clock of the machine.
+    return max(first, second).astimezone(zone)

@@ -1,5 +1,7 @@
 """limits.finish_by: what a text means at a moment, in a zone whose clocks change."""
 
+import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -50,6 +52,37 @@ def test_a_text_means_one_moment(text: str, now: str, moment: str) -> None:
     found = finish_by.moment(text, datetime.fromisoformat(now), BERLIN)
     assert found.isoformat() == moment
     finish_by.check(text)
+
+
+@pytest.fixture
+def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The clock of this machine is that of Berlin."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize("zone", [BERLIN, None], ids=["a zone", "the clock of the machine"])
+@pytest.mark.parametrize(
+    ("text", "now", "moment"),
+    [
+        ("02:30", BEFORE_SUMMER, "2026-03-29T03:30:00+02:00"),
+        ("02:00", BEFORE_SUMMER, "2026-03-29T03:00:00+02:00"),
+        ("02:30", "2026-03-29T01:45:00+01:00", "2026-03-29T03:30:00+02:00"),
+        ("02:30", "2026-03-29T03:10:00+02:00", "2026-03-29T03:30:00+02:00"),
+        ("02:30", "2026-03-29T03:40:00+02:00", "2026-03-30T02:30:00+02:00"),
+        ("2026-03-29T02:30", BEFORE_SUMMER, "2026-03-29T03:30:00+02:00"),
+        ("02:30", BEFORE_WINTER, "2026-10-25T02:30:00+02:00"),
+        ("2026-10-25T02:30", BEFORE_WINTER, "2026-10-25T02:30:00+02:00"),
+    ],
+)
+def test_hours_that_the_clocks_skip_or_repeat_are_the_same_for_a_zone_and_the_machine(
+    in_berlin: None, zone: ZoneInfo | None, text: str, now: str, moment: str
+) -> None:
+    found = finish_by.meaning(text, datetime.fromisoformat(now), zone)
+    assert found.isoformat() == moment
 
 
 def test_without_a_zone_the_clock_of_this_machine_counts() -> None:

@@ -67,6 +67,7 @@ MISTAKES = [
     (GENERATE, "input.limit", 0, "input.limit: "),
     (GENERATE, "input.format", "xlsx", "input.format: "),
     (GENERATE, "task.sampling.temperature", -1, "task.sampling.temperature: "),
+    (GENERATE, "task.sampling.temperature", 2.5, "task.sampling.temperature: "),
     (GENERATE, "task.sampling.top_p", 0, "task.sampling.top_p: "),
     (GENERATE, "task.sampling.max_tokens", 0, "task.sampling.max_tokens: "),
     (

@@ -74,6 +74,9 @@ def other_delimiter(names: Sequence[str]) -> str | None:
 
 def header(uri: str, head: bytes, delimiter: str) -> list[str]:
     """Column names out of the first bytes of a file; BadInput for names that cannot be used."""
+    if (encoding := source_files.wide_encoding(head)) is not None:
+        command = source_files.in_utf_8(uri, encoding)
+        raise BadInput(f"{uri} is {encoding}, not UTF-8: convert it with `{command}`")
     # The file may be a header alone, whose line has no end.
     try:
         first = _reader(pa.BufferReader(head + b"\n"), delimiter, lambda _: "skip")

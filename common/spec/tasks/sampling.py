@@ -6,6 +6,7 @@ from pydantic import (
     Field,
     SerializationInfo,
     SerializerFunctionWrapHandler,
+    ValidationInfo,
     field_validator,
     model_serializer,
     model_validator,
@@ -20,6 +21,9 @@ THINKING_TOKENS = 8192
 """Longest answer of a model that thinks, thoughts included, where a spec names none; makers of this year's
 models test them with 8,000 to 32,000."""
 
+MOST_TEMPERATURE = 2
+"""The most that vLLM's SamplingParams and OpenAI's API accept."""
+
 USUAL_LOGPROBS = 20
 """Likeliest tokens that an engine of vLLM tells without an argument of its own."""
 
@@ -27,7 +31,13 @@ USUAL_LOGPROBS = 20
 class Sampling(Section):
     """How the next token is chosen; the names and ranges of vLLM's SamplingParams."""
 
-    temperature: float = Field(0.0, ge=0, le=10, description="0 is greedy.")
+    temperature: float = Field(
+        0.0,
+        ge=0,
+        le=10,
+        description="0 is greedy; at most 2, as vLLM and OpenAI's API have it.",
+        json_schema_extra={"maximum": MOST_TEMPERATURE},
+    )
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus share of probability mass.")
     top_k: int = Field(0, ge=0, description="Keep the k likeliest tokens; 0 keeps all.")
     min_p: float = Field(0.0, ge=0, le=1, description="Least probability relative to the best.")
@@ -82,6 +92,14 @@ class Sampling(Section):
         description="Column `prompt_logprobs`: the same for the tokens of the prompt. The engine's prefix "
         "cache is not read then.",
     )
+
+    @field_validator("temperature")
+    @classmethod
+    def _some_engine_takes_it(cls, value: float, info: ValidationInfo) -> float:
+        # A stored job of an earlier release is read as it is; its engine refuses it.
+        if value > MOST_TEMPERATURE and info.context != STORED:
+            raise ValueError(f"must be at most {MOST_TEMPERATURE}")
+        return value
 
     @field_validator("stop")
     @classmethod
