@@ -17,10 +17,10 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
+from nightshift.common.formats.parquet.foreign_footer import open_parquet
 from nightshift.common.formats.streams import content_errors
 
 FOLDER = "_delta_log"
@@ -101,7 +101,7 @@ def _sidecars(uri: str) -> Iterator[str]:
                     if isinstance(found, dict) and isinstance(found.get("sidecar"), dict):
                         yield str(found["sidecar"].get("path"))
         elif uri.endswith(".parquet"):
-            parquet = pq.ParquetFile(file)
+            parquet = open_parquet(file)
             if "sidecar" in parquet.schema_arrow.names:
                 for batch in parquet.iter_batches(columns=["sidecar"]):
                     held = batch.column("sidecar").drop_null().to_pylist()
@@ -183,7 +183,7 @@ def _of_lines(uri: str) -> Iterator[Named]:
 
 def _of_checkpoint(uri: str) -> Iterator[Named]:
     with storage.open_input(uri, links=False) as file, content_errors(uri):
-        parquet = pq.ParquetFile(file)
+        parquet = open_parquet(file)
         if "add" not in parquet.schema_arrow.names:
             return
         fields = {field.name for field in parquet.schema_arrow.field("add").type}

@@ -13,6 +13,7 @@ from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 from pyiceberg.io import FileIO, InputFile, OutputFile
 
 from nightshift.common import storage
+from nightshift.common.formats.parquet.foreign_footer import MAGIC, checked_metadata
 
 SPOOL_BYTES = 8 * 2**20
 """Content of a file that is written stays in memory up to this size, and goes to the folder of temporary files
@@ -86,8 +87,18 @@ class StoredInput(InputFile):  # type: ignore[misc]
         return self._io.exists(self._uri)
 
     def open(self, seekable: bool = True) -> io.BufferedReader:
-        """The open file; raises what `storage.open_input` raises."""
-        return self._io.open(self._uri, sequential=not seekable)
+        """The open file; raises what `storage.open_input` raises, and an OSError for a Parquet file that would end
+        the process (`foreign_footer`).
+        """
+        file = self._io.open(self._uri, sequential=not seekable)
+        try:
+            if seekable and _ends_like_parquet(file):
+                checked_metadata(file)
+                file.seek(0)
+        except BaseException:
+            file.close()
+            raise
+        return file
 
 
 class StoredOutput(OutputFile):  # type: ignore[misc]
@@ -162,6 +173,14 @@ class StoredSink:
             self.close()
         else:
             self._spool.close()
+
+
+def _ends_like_parquet(file: io.BufferedReader) -> bool:
+    size = file.seek(0, io.SEEK_END)
+    file.seek(max(0, size - len(MAGIC)))
+    found = file.read(len(MAGIC)) == MAGIC
+    file.seek(0)
+    return found
 
 
 def _copy(spool: IO[bytes], sink: IO[bytes]) -> None:

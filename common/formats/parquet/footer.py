@@ -10,6 +10,11 @@ import pyarrow.parquet as pq
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, StorageUnavailable
+from nightshift.common.formats.parquet.foreign_footer import (
+    EncryptedError,
+    UnsoundFooterError,
+    checked_metadata,
+)
 
 METADATA_PREFIX = "nightshift."
 """Begins the keys of the provenance in the metadata of a part."""
@@ -31,13 +36,21 @@ class Footer:
 
 
 def read_footer(uri: str) -> Footer:
-    """The footer of a file; BadInput when it is missing or damaged."""
-    damaged = BadInput(
-        f"{uri}: its Parquet footer is missing or damaged; the file was cut off or is no Parquet, copy "
-        "it again"
-    )
-    with storage.open_input(uri) as handle, decoding(uri, "its footer", lambda _: damaged):
-        metadata = pq.ParquetFile(handle).metadata
+    """The footer of a file; BadInput when it is missing or damaged, or columns are encrypted."""
+
+    def damaged(error: Exception) -> BadInput:
+        if isinstance(error, EncryptedError):
+            return BadInput(
+                f"{uri}: {error}, and Nightshift has no keys: write a file without encryption"
+            )
+        why = f" ({error})" if isinstance(error, UnsoundFooterError) else ""
+        return BadInput(
+            f"{uri}: its Parquet footer is missing or damaged{why}; the file was cut off or is no Parquet, copy "
+            "it again"
+        )
+
+    with storage.open_input(uri) as handle, decoding(uri, "its footer", damaged):
+        metadata = checked_metadata(handle)
         schema = metadata.schema.to_arrow_schema()
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     starts = accumulate((group.num_rows for group in groups), initial=0)
