@@ -14,7 +14,7 @@ from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any
 
 from jinja2.exceptions import SecurityError
-from jinja2.utils import Cycler, Joiner, Namespace
+from jinja2.utils import Cycler, Joiner
 
 RENDER_UNITS = 50_000_000
 """Units that the templates of a row may make; a character, of at most four bytes, is one unit."""
@@ -73,7 +73,6 @@ def weight(value: object, a_character: int = 1) -> int:
         return len(value) * a_character
     total = 0
     waiting: list[Any] = [value]
-    namespaces: set[int] = set()  # one may hold itself
     while waiting and total <= _budget.units:
         one = waiting.pop()
         total += ENTRY_UNITS
@@ -83,9 +82,8 @@ def weight(value: object, a_character: int = 1) -> int:
             total += one.bit_length() // 3
         elif isinstance(one, Decimal):
             total += abs(one.adjusted())
-        elif not isinstance(one, Namespace) or id(one) not in namespaces:
+        else:
             waiting.extend(_inside(one))
-            namespaces.add(id(one))
     return total
 
 
@@ -96,9 +94,6 @@ def _inside(value: Any) -> Iterable[Any]:
             return value
         case Mapping():
             return (*value.keys(), *value.values())
-        case Namespace():
-            held: Mapping[str, Any] = value._Namespace__attrs
-            return held.values()
         case Cycler():
             return value.items
         case Joiner():

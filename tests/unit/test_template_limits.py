@@ -62,6 +62,9 @@ CALLS: list[tuple[str, Any]] = [
 ]
 
 
+NESTED_NAMESPACES = "{% set n=namespace() %}{% for i in range(99) %}{% set n.a=namespace(a=n.a,b=n.a) %}{% endfor %}{{ n }}"
+
+
 def size_bytes(made: Any) -> int:
     """Bytes of the characters of a text, or of those in a list, each with a word of the list."""
     if isinstance(made, list):
@@ -99,6 +102,9 @@ def test_a_call_makes_no_more_than_is_charged(call: str, others: Any) -> None:
         ("{{ text is pretty }}", "'pretty', which is not a test of templates; what works: boolean"),
         ("{{ text.encode() }}", "'encode', which is not a method of templates; what works: cap"),
         ("{% if false %}{{ row.pop('a') }}{% endif %}", "'pop', which is not a method"),
+        ("{% set n = namespace(a=1) %}{{ n.a }}", "'namespace', which templates do not have"),
+        (NESTED_NAMESPACES, "'namespace', which templates do not have"),
+        ("{% set text.a = 1 %}", "sets an attribute, which only namespaces have"),
     ],
 )
 def test_what_is_not_on_the_list_is_refused_at_submit(template: str, says: str) -> None:
@@ -120,6 +126,7 @@ def test_what_is_not_on_the_list_is_refused_at_submit(template: str, says: str) 
             "No filter named 'attr'",
         ),
         ("{% set call = at.now %}{{ call() }}", "now is not a method"),
+        ("{% set call = namespace %}{{ call(a=1) }}", "it uses 'namespace', which templates do"),
     ],
 )
 def test_what_is_reached_without_its_name_is_refused_when_the_row_is_rendered(
@@ -154,13 +161,20 @@ def test_the_page_names_all_filters_and_methods_of_text_that_are_left_out() -> N
     assert set(re.findall(r"`(\w+)`", methods[1])) == of_text
 
 
-def test_a_stored_job_whose_template_uses_what_was_left_out_since_is_read_and_ends_at_its_worker() -> (
-    None
-):
-    task = {"kind": "generate", "prompt": "{{ text|wordwrap(80) }}"}
-    with pytest.raises(ValidationError, match="'wordwrap', which is not a filter"):
+@pytest.mark.parametrize(
+    ("prompt", "says"),
+    [
+        ("{{ text|wordwrap(80) }}", "'wordwrap', which is not a filter"),
+        ("{% set n = namespace(a=text) %}{{ n.a }}", "'namespace', which templates do not have"),
+    ],
+)
+def test_a_stored_job_whose_template_uses_what_was_left_out_since_is_read_and_ends_at_its_worker(
+    prompt: str, says: str
+) -> None:
+    task = {"kind": "generate", "prompt": prompt}
+    with pytest.raises(ValidationError, match=says):
         GenerateTask.model_validate(task)
     stored = GenerateTask.model_validate(task, context=STORED)
     assert stored.columns == {"text"}
-    with pytest.raises(ValueError, match="'wordwrap', which is not a filter"):
+    with pytest.raises(ValueError, match=says):
         Renderer(stored)
