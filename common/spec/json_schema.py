@@ -8,6 +8,8 @@ from referencing import Registry, Resource
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, specification_with
 
+from nightshift.common.spec import patterns
+
 Scalar = Literal["string", "integer", "number", "boolean"]
 
 SCALARS: dict[type, Scalar] = {str: "string", int: "integer", float: "number", bool: "boolean"}
@@ -41,6 +43,7 @@ def refuse_unusable(schema: dict[str, Any]) -> None:
     while waiting:
         resource, around = waiting.pop()
         resolver = around.in_subresource(resource)
+        _refuse_patterns(resource.contents)
         for key in ("$ref", "$dynamicRef"):
             name = resource.contents.get(key) if isinstance(resource.contents, dict) else None
             if isinstance(name, str):
@@ -52,6 +55,19 @@ def refuse_unusable(schema: dict[str, Any]) -> None:
                         "$defs, nothing is fetched"
                     ) from error
         waiting += [(each, resolver) for each in resource.subresources()]
+
+
+def _refuse_patterns(schema: object) -> None:
+    """ValueError for a pattern of a schema, or of the names of its properties, that cannot be matched."""
+    found = schema if isinstance(schema, dict) else {}
+    names = found.get("patternProperties")
+    for pattern in (found.get("pattern"), *(names if isinstance(names, dict) else ())):
+        try:
+            patterns.compiled(pattern if isinstance(pattern, str) else "")
+        except patterns.UnusablePatternError as error:
+            raise ValueError(
+                f"has a pattern that cannot be used, {pattern[:100]!r}: {error}"
+            ) from error
 
 
 def scalar_properties(schema: dict[str, Any]) -> dict[str, Scalar] | None:

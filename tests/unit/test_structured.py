@@ -3,9 +3,12 @@
 import asyncio
 import dataclasses
 import json
+import re
 import socket
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -536,3 +539,104 @@ def test_a_whole_number_with_more_digits_than_a_double_is_no_number_of_parsed() 
     assert typed({"x": 2**53}, {"x": "number"}) == {"x": 2.0**53}
     with pytest.raises(ValueError, match="more digits than a double has"):
         typed({"x": 2**53 + 1}, {"x": "number"})
+
+
+HOSTILE = "a" * 40 + "!"
+"""Backtracking takes hours to see that `(a+)+$` does not match this."""
+
+CATASTROPHIC = "^(a+)+$"
+
+DIALECT = {"$schema": "http://json-schema.org/draft-07/schema#"}
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        {"regex": "(a+)+"},
+        {"json_schema": {"pattern": CATASTROPHIC}},
+        {"json_schema": {"items": {**DIALECT, "pattern": CATASTROPHIC}}},
+        {"json_schema": {"patternProperties": {CATASTROPHIC: False}}},
+        {"json_schema": {"patternProperties": {CATASTROPHIC: {}}, "additionalProperties": False}},
+        {"json_schema": {"patternProperties": {CATASTROPHIC: {}}, "unevaluatedProperties": False}},
+        {
+            "json_schema": {
+                **DIALECT,
+                "$ref": "#/no keyword/0",
+                "no keyword": [{"pattern": CATASTROPHIC}],
+            }
+        },
+    ],
+)
+def test_a_pattern_is_matched_without_backtracking(output: dict[str, Any]) -> None:
+    for value in (HOSTILE, [HOSTILE], {HOSTILE: 1}):
+        text = HOSTILE if "regex" in output else json.dumps(value)
+        outcome = checked(output, text)
+        assert isinstance(outcome, Answer | Refusal)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("(?=a)b", "invalid perl operator"),
+        ("(?<!a)b", "invalid"),
+        (r"(a)\1", r"invalid escape sequence: \\1"),
+        (r"a\Z", "invalid escape sequence"),
+        ("a{,3}", "write {0,n}"),
+        ("((a{100}){100}){100}", "invalid repetition size"),
+        ("(", "missing \\)"),
+        ("a" * 10_001, "more than 10,000 characters"),
+    ],
+)
+def test_what_cannot_be_matched_without_backtracking_is_refused_at_submit(
+    pattern: str, why: str
+) -> None:
+    outputs: list[dict[str, Any]] = [
+        {"regex": pattern},
+        {"json_schema": {"properties": {"a": {"anyOf": [{"pattern": pattern}]}}}},
+        {"json_schema": {"$defs": {"a": {"patternProperties": {pattern: {}}}}}},
+    ]
+    if pattern == "(":
+        outputs = outputs[:1]  # jsonschema's own sentence
+    for output in outputs:
+        with pytest.raises(BadInput, match=why):
+            spec(output)
+
+
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        ({"regex": r"\d+"}, "٣"),
+        ({"regex": r"\w+"}, "é"),
+        ({"regex": "a$"}, "a\n"),
+        ({"json_schema": {"pattern": "^a$"}}, '"a\\n"'),
+        ({"json_schema": {"pattern": r"^\d$"}}, '"٣"'),
+    ],
+)
+def test_a_pattern_is_read_as_grammars_read_it(output: dict[str, Any], text: str) -> None:
+    assert isinstance(checked(output, text), Refusal)
+
+
+def test_an_escape_of_unicode_is_one() -> None:
+    text = "café"
+    assert isinstance(checked({"regex": r"caf\u00e9"}, text), Answer)
+    assert isinstance(checked({"json_schema": {"pattern": r"^caf\u00e9$"}}, f'"{text}"'), Answer)
+
+
+def test_a_stored_pattern_that_cannot_be_matched_fails_its_rows() -> None:
+    for output in ({"regex": "(?=a)a"}, {"json_schema": {"pattern": "(?=a)a"}}):
+        stored = StructuredOutput.model_validate(output, context=STORED)
+        outcome = AnswerCheck(stored).outcome('"a"', "stop", 1, 1)
+        assert isinstance(outcome, Refusal)
+        assert "cannot be" in outcome.message
+        assert "RE2's" in outcome.message
+
+
+def test_every_use_of_patterns_in_jsonschema_is_one_that_is_replaced() -> None:
+    """Fails where a newer jsonschema matches patterns elsewhere, or in another way."""
+    folder = Path(jsonschema.__file__).parent
+    used = {
+        (path.stem, call)
+        for path in folder.glob("*.py")
+        for call in re.findall(r"\bre\.(search|match|fullmatch|findall|sub)\(", path.read_text())
+    }
+    assert used == {("_keywords", "search"), ("_legacy_keywords", "search"), ("_utils", "search")}

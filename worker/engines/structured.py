@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import jsonschema
 from referencing.exceptions import Unresolvable
 
-from nightshift.common.spec import StructuredOutput
+from nightshift.common.spec import StructuredOutput, patterns
 from nightshift.common.spec.json_schema import Scalar, scalar_properties, validator
 from nightshift.common.states import RowErrorKind
 from nightshift.common.text import HALF_CHARACTER, counted, has_half_characters
@@ -45,7 +44,6 @@ class AnswerCheck:
         schema = output.json_schema if output else None
         self._schema = None if schema is None else validator(schema)
         self._scalars = None if schema is None else scalar_properties(schema)
-        self._regex = re.compile(output.regex) if output and output.regex else None
 
     def outcome(
         self, text: str, finish_reason: str | None, prompt_tokens: int, output_tokens: int
@@ -103,9 +101,18 @@ class AnswerCheck:
             return None if follows else "the answer does not follow the grammar"
         if output.choice is not None:
             return None if text in output.choice else "the answer is not one of the choices"
-        if self._regex is not None:
-            return None if self._regex.fullmatch(text) else "the answer does not match the regex"
+        if output.regex is not None:
+            return self._regex_mismatch(text, output.regex)
         return self._json_mismatch(text)
+
+    @staticmethod
+    def _regex_mismatch(text: str, regex: str) -> str | None:
+        try:
+            return None if patterns.matches(regex, text) else "the answer does not match the regex"
+        except (
+            patterns.UnusablePatternError
+        ) as error:  # of a job that was stored by an older version
+            return f"the regex cannot be used ({str(error)[:200]})"
 
     def _json_mismatch(self, text: str) -> str | None:
         assert self._schema is not None
@@ -114,12 +121,13 @@ class AnswerCheck:
         except ValueError as error:
             return f"the answer is not JSON ({str(error)[:200]})"
         try:
-            self._schema.validate(value)
+            with patterns.linear_schemas():
+                self._schema.validate(value)
             if self._scalars is not None:
                 typed(value, self._scalars)
         except jsonschema.ValidationError as error:
             return f"the answer does not fit the schema ({error.message[:200]})"
-        except (Unresolvable, RecursionError) as error:
+        except (Unresolvable, RecursionError, patterns.UnusablePatternError) as error:
             return f"the schema cannot be followed ({str(error)[:200]})"
         except ValueError as error:
             return f"the answer has no place in the column parsed ({str(error)[:200]})"

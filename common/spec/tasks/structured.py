@@ -1,7 +1,6 @@
 """Structured output: what an answer must look like, and what becomes of one that does not."""
 
 import json
-import re
 from typing import Any, Literal, Self
 
 from pydantic import (
@@ -13,6 +12,7 @@ from pydantic import (
     model_validator,
 )
 
+from nightshift.common.spec import patterns
 from nightshift.common.spec.json_schema import refuse_unusable
 from nightshift.common.spec.section import STORED, Absent, Section
 
@@ -35,7 +35,9 @@ class StructuredOutput(Section):
 
     choice: list[str] | None = Field(None, description="The answer is one of these strings.")
     json_schema: dict[str, Any] | None = Field(None, description="The answer is JSON of this form.")
-    regex: str | None = Field(None, description="The answer matches this regular expression.")
+    regex: str | None = Field(
+        None, description="The answer matches this regular expression, whole, as RE2 reads it."
+    )
     grammar: str | None = Field(None, description="The answer follows this EBNF grammar.")
     confidence: bool = Field(
         False,
@@ -72,6 +74,16 @@ class StructuredOutput(Section):
             refuse_unusable(value)
         return value
 
+    @field_validator("regex")
+    @classmethod
+    def _is_pattern(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value and info.context != STORED:
+            try:
+                patterns.compiled(value)
+            except patterns.UnusablePatternError as error:
+                raise ValueError(f"regex cannot be used: {error}") from error
+        return value
+
     @model_validator(mode="after")
     def _is_usable(self) -> Self:
         given = (self.choice, self.json_schema, self.regex, self.grammar)
@@ -99,9 +111,4 @@ class StructuredOutput(Section):
         for is_made, sentence in mistakes:
             if is_made:
                 raise ValueError(sentence)
-        if self.regex is not None:
-            try:
-                re.compile(self.regex)
-            except re.error as error:
-                raise ValueError(f"regex is no regular expression: {error}") from error
         return self
