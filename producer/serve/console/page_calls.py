@@ -214,7 +214,7 @@ def live(path: str, shown: LivePage) -> Route:
             key, look = await run_in_threadpool(shown, Visit(request, found, {}))
             views: Live = request.app.state.live
             return StreamingResponse(
-                _events(views, (path, found.scope, found.acts, key), look),
+                _events(request, found, views, (path, found.scope, found.acts, key), look),
                 headers=render.HEADERS,
                 media_type="text/event-stream",
             )
@@ -227,10 +227,14 @@ def live(path: str, shown: LivePage) -> Route:
     return Route(path, endpoint, methods=["GET"], name=shown.__name__)
 
 
-async def _events(views: Live, key: Hashable, look: Callable[[], str]) -> AsyncIterator[bytes]:
+async def _events(
+    request: Request, found: Looker, views: Live, key: Hashable, look: Callable[[], str]
+) -> AsyncIterator[bytes]:
     until = monotonic() + STREAM_SECONDS
     async with aclosing(views.follow(key, look)) as frames:
         async for html in frames:
+            if not await to_thread.run_sync(_sees_still, request, found, limiter=ENTRANCE):
+                return  # the browser asks again, and is refused as any request is
             if html is None:
                 yield b": quiet\n\n"  # a browser that is gone shows when it is written to
             else:
@@ -238,6 +242,15 @@ async def _events(views: Live, key: Hashable, look: Callable[[], str]) -> AsyncI
                 yield f"event: frame\n{lines}\n".encode()
             if monotonic() > until:
                 return
+
+
+def _sees_still(request: Request, found: Looker) -> bool:
+    """Whether the one who opened a stream may see it now: keys are revoked, and end, while pages are open."""
+    try:
+        now = looker(request)
+    except (ApiError, NightshiftError):
+        return False
+    return (now.caller, now.scope, now.acts) == (found.caller, found.scope, found.acts)
 
 
 async def _answered(
