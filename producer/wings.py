@@ -18,6 +18,8 @@ or where a function stands (`module:name`), so that nothing of a wing is importe
 - `bring_back(ledger, job)`, `archived_errors(ledger, job, kind=, limit=)`: rows of a closed job that are
   not in Postgres, see `closed_jobs.py`.
 - `run_again(connection, job_id)`: what stands on a job and runs again with it, see `retry.py`.
+- `growing(ledger, job, settings, is_over)`: a context that bounds what is read and added while a look lets a job grow,
+  and ends it once it `is_over`; raises NoRoom for rows that the owner may not have now, CutOff for a look that is over.
 - `pilot(here, spec, settings, ...)`: a sample that runs before a job, see `local/run.py`.
 - `pages(settings, console, ledger)`: pages beside a run, see `cli/run.py`.
 - `input_table(uri, settings)`: a table that is the input of a job, open, see `submit/table_input.py`.

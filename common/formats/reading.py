@@ -30,6 +30,10 @@ class TooManyRows(BadInput):
         self.most = most
 
 
+class NoRoom(BadInput):
+    """Whoever owns the job may not have more rows now; later there may be room."""
+
+
 class CutOff(Retryable):
     """The process ends, or nobody waits for the plan any more."""
 

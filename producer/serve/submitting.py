@@ -3,7 +3,7 @@
 What loads Arrow is imported where it is used.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from threading import Event
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import job_submit, jobs
 from nightshift.common.ledger.jobs.job_roots import UNBOUND, Admitted
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, digest
 from nightshift.common.text import first_few
@@ -108,7 +109,38 @@ def planning(
     Raises SpentOut where the tenant may have no more, ApiError 503 once the server is `ending`.
     """
     tenant = None if caller.role == "operator" else caller.tenant
+    with _held(ledger, settings, tenant, ending.is_set, of_job=of_job):
+        yield
 
+
+@contextmanager
+def growing(
+    ledger: Ledger, job: Job, settings: Settings, is_over: Callable[[], bool]
+) -> Iterator[None]:
+    """Holds what a look reads of a job's input, and adds, to what the tenant of the job may have now, as `planning`
+    held its submit. A job that an operator or the command line submitted is not bound. Raises NoRoom where the tenant
+    may have no more now, and CutOff once the look `is_over`.
+    """
+    with ledger.transaction() as connection:
+        tenant = None if job.roots is None else tenant_jobs.owner(connection, job.id)
+    try:
+        with _held(ledger, settings, tenant, is_over, of_job=True, keeps_copies=True):
+            yield
+    except access.SpentOut as error:
+        raise reading.NoRoom(str(error)) from error
+
+
+@contextmanager
+def _held(
+    ledger: Ledger,
+    settings: Settings,
+    tenant: str | None,
+    is_over: Callable[[], bool],
+    *,
+    of_job: bool,
+    keeps_copies: bool = False,
+) -> Iterator[None]:
+    """`planning` for a tenant, None for an operator. Copies that a job may read are kept whatever comes of a plan."""
     why = ""
 
     def room() -> int | None:
@@ -128,9 +160,9 @@ def planning(
         most_bytes=None if tenant is None else _room_for_bytes(ledger, tenant),
         most_ratio=None if tenant is None else settings.serve_max_unpack_ratio,
         most_line_bytes=None if tenant is None else MOST_LINE_BYTES,
-        is_over=ending.is_set,
+        is_over=is_over,
     )
-    stored = False
+    stored = keeps_copies
     try:
         with reading.held_to(plan):
             yield
@@ -138,6 +170,8 @@ def planning(
     except reading.TooManyRows as error:
         raise access.SpentOut(why, code="rows_limit_exceeded") from error
     except reading.CutOff as error:
+        if keeps_copies:
+            raise
         raise ApiError(503, str(error), type="server_error", code="unavailable") from error
     finally:
         for output_uri, uris in reading.copies.release(plan, stored=stored).items():

@@ -1,5 +1,5 @@
-"""Where the HTTP API takes part: commands, duties of reapers for API batches, retries of their jobs, and
-pages beside a run.
+"""Where the HTTP API takes part: commands, duties of reapers for API batches, retries of their jobs, bounds
+of what watched inputs of tenants add, and pages beside a run.
 """
 
 from nightshift.producer.cli.command import Command
@@ -12,4 +12,5 @@ commands = [
 ]
 duties = "nightshift.producer.serve.api_batches.duties:duties"
 run_again = "nightshift.producer.serve.api_batches.run_again:run_again"
+growing = "nightshift.producer.serve.submitting:growing"
 pages = "nightshift.producer.serve.commands:pages"

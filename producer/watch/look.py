@@ -3,13 +3,16 @@ after two equal looks.
 """
 
 import hashlib
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 
 import structlog
 
 from nightshift.common.errors import BadInput, NightshiftError
+from nightshift.common.formats.reading import NoRoom
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.holds import Hold
 from nightshift.common.ledger.jobs import jobs, watches
@@ -17,6 +20,7 @@ from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.jobs.watches import DueLook, UnplannedFile
 from nightshift.common.settings import Settings
 from nightshift.common.storage import FileInfo, Listing
+from nightshift.producer import wings
 from nightshift.producer.reaper.duty import Duty, Reaper
 from nightshift.producer.reaper.renewed_hold import renewed
 from nightshift.producer.submit.append import append
@@ -37,11 +41,17 @@ EVENTS = {
 PAUSE_SECONDS = 1.0
 """Pause between two rounds of looks."""
 
+THREADS = 4
+"""Looks at once, each of another tenant: a slow look holds up its own tenant alone, up to this many."""
+
+LOOK_SECONDS = 600.0
+"""Longest time in which a look reads the files of one append; then it ends, and the next one tries again."""
+
 
 def duties(reaper: Reaper) -> Sequence[Duty]:
     """Beside the rounds, since listings and plans take their time."""
     look = partial(look_once, reaper.ledger, reaper.settings, reaper.name)
-    return [Duty("make_looks", PAUSE_SECONDS, look, threads=1)]
+    return [Duty("make_looks", PAUSE_SECONDS, look, threads=THREADS)]
 
 
 def look_once(ledger: Ledger, settings: Settings, who: str = "reaper") -> bool:
@@ -120,12 +130,17 @@ def _append_fitting(
     ledger: Ledger, job: Job, infos: Sequence[FileInfo], look: Hold, settings: Settings
 ) -> tuple[Sequence[FileInfo], dict[str, str]]:
     """Appends the files that fit. Returns those, and why each of the others is refused. Halves are tried
-    by themselves until what does not fit is alone, since files that are read one by one wait for the
+    by themselves until what does not fit is alone, and a file for whose rows there is no room now waits on, since files that are read one by one wait for the
     store each.
     """
     try:
-        empty = frozenset(append(ledger, job, infos, "input", look=look, settings=settings).empty)
+        with _bounds(ledger, job, settings):
+            added = append(ledger, job, infos, "input", look=look, settings=settings)
+        empty = frozenset(added.empty)
     except BadInput as error:
+        if len(infos) == 1 and isinstance(error, NoRoom):
+            log.warning("input_file_waits", job_id=job.id, uri=infos[0].uri, why=str(error))
+            return [], {}
         if len(infos) == 1:
             return [], {infos[0].uri: str(error)}
         half = len(infos) // 2
@@ -135,6 +150,16 @@ def _append_fitting(
     return [info for info in infos if info.uri not in empty], {
         uri: f"{uri} has no rows" for uri in empty
     }
+
+
+@contextmanager
+def _bounds(ledger: Ledger, job: Job, settings: Settings) -> Iterator[None]:
+    """Holds an append to what wings allow whoever the job belongs to."""
+    until = time.monotonic() + LOOK_SECONDS
+    with ExitStack() as stack:
+        for growing in wings.offered("growing"):
+            stack.enter_context(growing(ledger, job, settings, lambda: time.monotonic() > until))
+        yield
 
 
 def _hash(infos: Sequence[FileInfo]) -> str:

@@ -2,6 +2,7 @@
 nothing of the other. The server is a real one; worker and reaper run in this process.
 """
 
+import gzip
 import os
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from sqlalchemy import text
 
 from nightshift.common import storage
 from nightshift.common.errors import NightshiftError
+from nightshift.common.formats.jsonl.lines import MOST_LINE_BYTES
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import watches
 from nightshift.common.settings import Settings
@@ -88,6 +90,16 @@ class Neighbours(Site):
         assert found is not None
         error: str | None = found["error"]
         return error
+
+    def planned(self) -> set[str]:
+        with self.ledger.transaction() as connection:
+            found = connection.scalars(text("SELECT uri FROM input_files"))
+            return {Path(uri).name for uri in found}
+
+    def unplanned(self) -> dict[str, str]:
+        with self.ledger.transaction() as connection:
+            found = connection.execute(text("SELECT uri, state FROM unplanned_files"))
+            return {Path(uri).name: state for uri, state in found}
 
     def out_becomes_a_link(self) -> None:
         own = self.folder / "own"
@@ -312,3 +324,50 @@ def test_nothing_of_a_job_that_is_held_to_roots_is_opened_by_its_name(site: Neig
         delete(site.ledger, site.job, Settings(), output=True)
         assert found == []
     assert not site.out.exists()
+
+
+def test_a_watched_input_adds_no_more_than_its_tenant_may_have(site: Neighbours) -> None:
+    """The rows that are open, the ratio of what is unpacked and the longest line bound a look as they bound a submit;
+    what has no room now waits, and comes once there is room.
+    """
+    site.submit_over_http(watch="1h")
+    folder = site.folder / "in"
+    with site.ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE tenants SET max_rows = 45 WHERE name = 'acme'")
+    for name in ("b", "c"):
+        write_rows(folder, [(f"{name}.jsonl", 10)])
+    (folder / "d.jsonl").write_text('{"id": "d", "text": "' + "x" * (MOST_LINE_BYTES + 1) + '"}\n')
+    assert site.look() is None
+    assert site.planned() == {"a.jsonl", "b.jsonl"}
+    assert site.unplanned() == {"c.jsonl": "waiting", "d.jsonl": "refused"}
+    with site.ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE tenants SET max_rows = 100 WHERE name = 'acme'")
+    assert site.look() is None
+    assert site.planned() == {"a.jsonl", "b.jsonl", "c.jsonl"}
+    assert site.unplanned() == {"d.jsonl": "refused"}
+    (folder / "e.jsonl.gz").write_bytes(
+        gzip.compress(b'{"id": "e", "text": "' + b"x" * 70_000_000 + b'"}\n', 1)
+    )
+    assert site.look() is None
+    assert site.unplanned() == {"d.jsonl": "refused", "e.jsonl.gz": "refused"}
+
+
+def test_a_look_of_a_tenant_that_is_under_way_holds_up_no_other_tenant(site: Neighbours) -> None:
+    site.submit_over_http(watch="1h")
+    with site.ledger.transaction() as connection:
+        first = connection.scalar(text("SELECT max(id) FROM jobs"))
+    spec = site.tenants.spec()
+    spec |= {"name": "again", "output": {"uri": str(site.folder / "again"), "format": "jsonl"}}
+    spec["input"]["watch"] = "1h"
+    assert site.tenants.ask("acme", "POST", "/api/jobs", json=spec).status_code == 201
+    with site.ledger.transaction() as connection:
+        connection.execute(text("UPDATE job_watches SET next_look_at = now() - interval '1 h'"))
+        due = watches.take_due(connection, "slow")
+        assert due is not None
+        assert watches.take_due(connection, "other") is None, "one look of a tenant at once"
+        connection.execute(
+            text("UPDATE jobs SET tenant = 'other' WHERE id <> :id"), {"id": due.job_id}
+        )
+        another = watches.take_due(connection, "other")
+        assert another is not None
+        assert {due.job_id, another.job_id} >= {first}

@@ -51,9 +51,14 @@ DUE = text(f"""
     SELECT w.job_id FROM job_watches w JOIN jobs j ON j.id = w.job_id
     WHERE w.next_look_at <= now() AND {holds.free(Kind.LOOK, "w.job_id")}
       AND j.state IN ('running', 'paused', 'completed')
+      AND NOT EXISTS (
+          SELECT FROM job_watches other JOIN jobs o ON o.id = other.job_id AND o.tenant = j.tenant
+          WHERE j.tenant <> '' AND NOT {holds.free(Kind.LOOK, "other.job_id")})
     ORDER BY w.next_look_at LIMIT 1 FOR UPDATE OF w SKIP LOCKED
 """)
-"""The watched job whose look has been due for longest; none that another reaper looks at."""
+"""The watched job whose look has been due for longest; none that somebody looks at, nor of a tenant of which a look is
+under way: slow looks of a tenant hold up no other.
+"""
 
 BEGIN_LOOK = text("""
     UPDATE job_watches SET next_look_at = now() + make_interval(secs => every_seconds)

@@ -28,6 +28,11 @@ def get(connection: Connection, tenant: str | None, job_id: int) -> Job | None:
     return jobs.get(connection, connection.scalar(OWNED, {"id": job_id, "tenant": tenant}))
 
 
+def owner(connection: Connection, job_id: int) -> str | None:
+    """The tenant of a job; None for a job of the command line."""
+    return owners(connection, [job_id]).get(job_id)
+
+
 def names(connection: Connection, tenant: str | None, most: int) -> list[str]:
     """At most `most` names of the newest jobs of the tenant, of all with `tenant` None."""
     return list(connection.scalars(NAMES, {"tenant": tenant, "most": most}))
