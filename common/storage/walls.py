@@ -135,6 +135,13 @@ def around(path: Path) -> list[Wall]:
     return found
 
 
+def is_held(uri: str) -> bool:
+    """Whether roots hold for a local place: then a library must not open it by its name, which may lead elsewhere by
+    then.
+    """
+    return is_local(uri) and bool(around(local_path(uri)))
+
+
 def identity(facts: os.stat_result) -> Identity:
     """The identity of a folder or file: no other one of this machine has it."""
     return facts.st_dev, facts.st_ino

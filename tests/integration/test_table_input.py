@@ -27,6 +27,7 @@ from nightshift.producer.submit.append_command import Taken
 from nightshift.producer.submit.before import check_before
 from nightshift.producer.submit.intake import NOTHING
 from nightshift.producer.submit.submit import Submitted, submit
+from nightshift.producer.tables import delta_log
 from nightshift.producer.tables.catalogs import open_catalog
 from nightshift.producer.tables.store_options import storage_options
 from nightshift.producer.verify.verify import verify
@@ -928,3 +929,37 @@ def test_the_ledger_forgets_the_version_with_the_job(lake: Lake) -> None:
     with lake.ledger.transaction() as connection:
         assert jobs.get(connection, job_id) is None
         assert input_versions.get(connection, job_id) is None
+
+
+@pytest.mark.parametrize("kind", ["mapped", "vector"])
+def test_a_data_file_that_becomes_a_link_while_delta_rs_reads_brings_nothing(
+    delta: DeltaLake, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """What delta-rs opens by name it opens from a private copy: the check and the open were two looks at one name."""
+    if kind == "mapped":
+        mapped(delta)
+    else:
+        with_vector(delta)
+    delta.settings = Settings(allowed_roots=(str(delta.root), str(delta.folder / "out")))
+    checked = delta_log.check_files
+
+    def swapped(*given: Any) -> None:
+        checked(*given)
+        for number, file in enumerate(delta.root.glob("*.parquet")):
+            secret = delta.folder / f"secret-{number}.parquet"
+            file.rename(secret)
+            file.symlink_to(secret)
+
+    monkeypatch.setattr(delta_log, "check_files", swapped)
+    with pytest.raises(BadInput, match=OUTSIDE):
+        delta.begin()
+
+
+@pytest.mark.parametrize("kind", ["mapped", "vector"])
+def test_a_table_that_delta_rs_reads_is_read_inside_the_roots(delta: DeltaLake, kind: str) -> None:
+    if kind == "mapped":
+        mapped(delta)
+    else:
+        with_vector(delta)
+    delta.settings = Settings(allowed_roots=(str(delta.root), str(delta.folder / "out")))
+    assert delta.begin().rows == 15

@@ -5,10 +5,14 @@ our own reader where columns stand in the log or are missing, in the order of th
 deleted by vectors or columns are mapped, ordered by the id, since it promises no order.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
+from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +22,7 @@ from nightshift.common import storage
 from nightshift.common.errors import BadInput, NightshiftError, StorageUnavailable
 from nightshift.common.formats.known import FORMATS
 from nightshift.common.formats.streams import content_errors
+from nightshift.common.own_folder import own_folder
 from nightshift.common.spec import InputSpec
 from nightshift.common.spec.table_uris import DELTA, TableRows, table_rows
 from nightshift.common.storage import FileInfo
@@ -36,6 +41,11 @@ VECTORS = "deletionVectors"
 PARQUET = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
 """Spark writes timestamps in 96 bits."""
 
+
+PRIVATE = "nightshift-delta-"
+"""Begins the names of folders with files of a table as delta-rs opens them, where roots hold."""
+
+COPY_BYTES = 2**20
 
 BY_ID = "/by-id"
 """Ends the fingerprint of rows that delta-rs reads, and that are put in the order of their ids."""
@@ -111,14 +121,41 @@ class DeltaInput:
         native = bool(order)
         if native:
             delta_log.check_files(self.root, self._named, added.keys())
-        with self._errors():
+        with self._errors(), ExitStack() as stack:
             if native:
+                if storage.is_held(self.root):
+                    folder = stack.enter_context(own_folder(PRIVATE))
+                    self._copy_private(rows.version, added, folder)
+                    table = self._opened(rows.version, str(folder))
                 batches = ordered(bounded(self._scan(table, schema)), schema, spec_input.id)
             else:
                 wanted = set(self._commit_uris(rows.version)) if rows.is_appended else set(added)
                 chosen = {uri: added[uri] for uri in sorted(wanted)}
                 batches = bounded(self._read(chosen, table.metadata().partition_columns, schema))
             FORMATS["table"].write(first_rows(batches, limit), schema, sink, {})
+
+    def _copy_private(self, version: int, added: Collection[str], folder: Path) -> None:
+        """Copies what delta-rs opens by name for a version: its log, and its `added` data files with their vectors.
+        Each is opened by our storage, which follows no link out of the roots, at whatever time it was made.
+        """
+        for name in delta_log.log_names(self.root, version):
+            _copy_file(
+                f"{self.root}/{delta_log.FOLDER}/{name}",
+                folder / delta_log.FOLDER / name,
+                links=False,
+            )
+        for each in self._named:
+            if delta_log.data_uri(self.root, each.path) not in added:
+                continue
+            for path in filter(None, (each.path, each.vector)):
+                target = Path(os.path.normpath(folder / unquote(path)))
+                if not target.is_relative_to(folder):
+                    raise BadInput(
+                        f"the log of {self.root} names the file {path!r} outside of the table's folder: copy the table"
+                    )
+                # A vector of another version may be gone.
+                with suppress(FileNotFoundError):
+                    _copy_file(delta_log.data_uri(self.root, path), target)
 
     def _not_known(
         self,
@@ -253,7 +290,7 @@ class DeltaInput:
             return self._newest
         return self._opened(version)
 
-    def _opened(self, version: int | None) -> Any:
+    def _opened(self, version: int | None, root: str | None = None) -> Any:
         try:
             from deltalake import DeltaTable
         except ModuleNotFoundError as error:
@@ -261,9 +298,8 @@ class DeltaInput:
                 f"{self.uri} needs the package deltalake: pip install 'nightshift-fleet[delta]'"
             ) from error
         with self._errors(version):
-            return DeltaTable(
-                self.root, version=version, storage_options=storage_options(self.root)
-            )
+            where = root or self.root
+            return DeltaTable(where, version=version, storage_options=storage_options(where))
 
     @contextmanager
     def _errors(self, version: int | None = None) -> Iterator[None]:
@@ -278,6 +314,13 @@ class DeltaInput:
             raise StorageUnavailable(f"{which} cannot be read: {_first_line(error)}") from error
         except (DeltaError, pa.ArrowException, ValueError) as error:
             raise BadInput(f"{which} cannot be read: {_first_line(error)}") from error
+
+
+def _copy_file(uri: str, target: Path, *, links: bool = True) -> None:
+    with storage.open_input(uri, sequential=True, links=links) as source:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as sink:
+            shutil.copyfileobj(source, sink, COPY_BYTES)
 
 
 def _changes(action: dict[str, Any] | None) -> bool:
