@@ -14,7 +14,7 @@ from nightshift.common.formats.format import Examined, Wanted
 from nightshift.common.formats.jsonl import half_characters, openai_batch, plan
 from nightshift.common.formats.jsonl.columns import json_type, merged_type
 from nightshift.common.formats.jsonl.half_characters import HalfCharacters
-from nightshift.common.formats.jsonl.lines import content_start, is_blank, parse_line
+from nightshift.common.formats.jsonl.lines import content_start, is_blank, parse_row
 from nightshift.common.storage import FileInfo
 from nightshift.common.text import counted
 
@@ -91,7 +91,7 @@ def _head(uri: str, rows: int, name: str, most_line_bytes: int) -> Iterator[list
             if is_blank(line):
                 continue
             try:
-                parsed.append(parse_line(line))
+                parsed.append(parse_row(line))
             except ValueError as error:
                 why = str(error) if taken else _whole_value(name, line) or str(error)
                 raise BadInput(f"{name} line {number}: {why}") from error

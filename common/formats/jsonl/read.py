@@ -11,7 +11,7 @@ from nightshift.common.descriptor import Descriptor
 from nightshift.common.errors import BadInput, SourceChanged
 from nightshift.common.formats.format import Found
 from nightshift.common.formats.jsonl.columns import to_table
-from nightshift.common.formats.jsonl.lines import BadLine, content_start, is_blank, parse_line
+from nightshift.common.formats.jsonl.lines import BadLine, content_start, is_blank, parse_row
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.source_files import check_unchanged
 from nightshift.common.row_errors import Failure
@@ -28,7 +28,7 @@ def read(
     _cache: ReadCache,
     schema: pa.Schema,
     fixed: Collection[str] = (),
-    parse: Callable[[bytes], dict[str, Any]] = parse_line,
+    parse: Callable[[bytes], dict[str, Any]] = parse_row,
 ) -> Found:
     """The rows of a batch, see `format.Read`.
 
@@ -47,7 +47,7 @@ def rows_of(
     columns: Sequence[str] | None,
     schema: pa.Schema,
     fixed: Collection[str] = (),
-    parse: Callable[[bytes], dict[str, Any]] = parse_line,
+    parse: Callable[[bytes], dict[str, Any]] = parse_row,
 ) -> Found:
     """The same of a file that nobody looks at again.
 
@@ -101,7 +101,7 @@ def parsed(descriptor: Descriptor) -> list[dict[str, Any]]:
 
     def keep(line: bytes) -> dict[str, Any]:
         rows.append({})
-        rows[-1] = parse_line(line)
+        rows[-1] = parse_row(line)
         return {}
 
     rows_of(descriptor, (), pa.schema([]), parse=keep)
@@ -119,7 +119,7 @@ def part_batches(uri: str, schema: pa.Schema, batch_rows: int) -> Iterator[pa.Re
         for number, line in enumerate(handle, 1):
             if not is_blank(line):
                 try:
-                    rows.append(parse_line(line))
+                    rows.append(parse_row(line))
                 except ValueError as error:
                     raise BadInput(f"{uri} line {number}: {error}") from error
             if len(rows) == batch_rows:
