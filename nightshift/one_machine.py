@@ -58,9 +58,8 @@ def run(
     settings = _with_folder_of(options.get("function"), settings)
     if not is_whole(data) and options.get("out") is None:
         spec = _in_own_directory(spec, settings, runs)
-    remark = check_before_servers(spec, settings, adopt=adopt)
-    if remark is not None:
-        console.print(remark, style="yellow", soft_wrap=True, highlight=False, markup=False)
+    say = partial(console.print, style="yellow", soft_wrap=True, highlight=False, markup=False)
+    check_before_servers(spec, settings, say, adopt=adopt)
     with machine(settings, console) as here:
         job = here.submit(spec, adopt=adopt)
         past = past_end.of(here.ledger, job, for_spec(job.spec, settings).callable_paths)

@@ -110,13 +110,12 @@ def run(
         raise BadInput("--to is for OpenAI batch files: `nightshift collect` writes other outputs")
     from nightshift.producer.local.before_servers import check_before_servers
 
-    remark = check_before_servers(spec, settings, adopt=adopt)
+    messages = context.console()
+    say = partial(messages.print, style="yellow", soft_wrap=True, highlight=False, markup=False)
+    check_before_servers(spec, settings, say, adopt=adopt)
     # What starts servers is imported once nothing is wrong: a mistake is answered sooner.
     from nightshift.producer.local.run import run as run_job
 
-    messages = context.console()
-    if remark is not None:
-        messages.print(remark, style="yellow", soft_wrap=True, highlight=False, markup=False)
     code = run_job(
         spec,
         settings,

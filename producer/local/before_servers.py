@@ -4,8 +4,7 @@
 workers alone. What only a ledger, a worker or an engine can answer is refused later, by them.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from nightshift.producer.submit.before import Depth, Found
 
 IMPORT_SECONDS = 5.0
-"""How long the import of a function's module may take before nobody waits for it any more."""
+"""An import of a function's module that takes longer is announced to the user."""
 
 MOST_BYTES = 32 * 2**20
 """Input up to here is read as a submit reads it, which takes a second at most. Of more only Parquet is looked at,
@@ -36,40 +35,33 @@ MOST_FILES = 100
 """Files up to which the input is looked at."""
 
 
-def check_before_servers(spec: JobSpec, settings: Settings, *, adopt: bool = False) -> str | None:
-    """BadInput for what is wrong as far as this machine shows. Returns a remark for the user, or None.
+def check_before_servers(
+    spec: JobSpec, settings: Settings, on_wait: Callable[[str], None], *, adopt: bool = False
+) -> None:
+    """BadInput for what is wrong as far as this machine shows. `on_wait` gets a line for the user if an import is slow.
 
     `settings` are those of the machine, without what its user allows by typing the command. Nothing is written, and
     no server is asked but the store or catalog of an input that lies there. A fleet changes nothing: the worker that
-    `run` starts here needs the model or the module, too.
+    `run` starts here needs the model or the module, too. Code of users is imported last: what else is wrong must not
+    end an import half way.
     """
+    from nightshift.producer.connect import has_ledger
+    from nightshift.producer.submit import before
+
     engine = spec.engine
     engine_args.refuse_unknown(engine, settings.allowed_engine_args or ())
     settings = permits.of_operator(spec, settings)
-    with _imported(spec, settings) as module:
-        # Imported while the module of the function is imported, too.
-        from nightshift.producer.connect import has_ledger
-        from nightshift.producer.submit import before
-
-        has = has_ledger(settings)
-        files = before.check_before(spec, settings, has_ledger=has, adopt=adopt)
-        if files.is_completed:
-            return None  # its output is the answer, and nothing is loaded
-        if isinstance(engine, VllmEngineSpec | TransformersEngineSpec):
-            refuse_no_model(engine)
-        if (depth := _depth(spec, files, is_known=has and files.has_owner)) is not None:
-            before.look_at_input(spec, settings, depth)
-        return None if module is None else module.result()
-
-
-@contextmanager
-def _imported(spec: JobSpec, settings: Settings) -> Iterator[CallableCheck | None]:
-    """The import of a function's module, under way; None for a job of a model."""
-    if not isinstance(spec.engine, FunctionEngineSpec):
-        yield None
-        return
-    with CallableCheck(spec.engine, for_spec(spec, settings), IMPORT_SECONDS) as check:
-        yield check
+    has = has_ledger(settings)
+    files = before.check_before(spec, settings, has_ledger=has, adopt=adopt)
+    if files.is_completed:
+        return  # its output is the answer, and nothing is loaded
+    if isinstance(engine, VllmEngineSpec | TransformersEngineSpec):
+        refuse_no_model(engine)
+    if (depth := _depth(spec, files, is_known=has and files.has_owner)) is not None:
+        before.look_at_input(spec, settings, depth)
+    if isinstance(engine, FunctionEngineSpec):
+        with CallableCheck(engine, for_spec(spec, settings), IMPORT_SECONDS) as check:
+            check.result(on_wait)
 
 
 def _depth(spec: JobSpec, found: "Found", *, is_known: bool) -> "Depth | None":

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
 
@@ -16,7 +17,7 @@ from nightshift.common.spec import FunctionEngineSpec
 from nightshift.producer.local import import_callable
 
 START_SECONDS = 30.0
-"""So long may the process take to start, with imports of its own."""
+"""A start of the process that takes longer is announced to the user."""
 
 END_SECONDS = 5.0
 """A process whose connection ended has so long to say how it ended."""
@@ -69,34 +70,32 @@ class CallableCheck:
         with suppress(Retryable):  # the group ends with this process at the latest
             self._group.kill()
 
-    def result(self) -> str | None:
-        """Waits for the import. Returns a remark where it takes too long, None where nothing is wrong; BadInput says
-        what is.
+    def result(self, on_wait: Callable[[str], None]) -> None:
+        """Wait for the import, however long it takes: a module that fills a cache or a table at import would leave
+        half of it if its process were killed, and the worker would use that. `on_wait` gets one line for the user
+        once the import has taken long. BadInput says what is wrong.
         """
         try:
             began: float = self._line(self._until)["began"]
         except TimeoutError:
-            return (
-                f"{self._module} was not checked, since Python took more than {START_SECONDS:g} s to start: the worker "
-                "imports the module again"
+            on_wait(
+                f"Python takes more than {START_SECONDS:g} s to start for {self._module}: waiting for it"
             )
+            began = self._line(None)["began"]
         try:
             problem: str | None = self._line(began + self._seconds)["problem"]
         except TimeoutError:
-            return (
-                f"{self._module} took more than {self._seconds:g} s to import and was not checked: the worker "
-                "imports the module again"
-            )
+            on_wait(f"{self._module} takes more than {self._seconds:g} s to import: waiting for it")
+            problem = self._line(None)["problem"]
         if problem is not None:
             raise BadInput(f"engine.callable: {problem}")
-        return None
 
-    def _line(self, until: float) -> Any:
-        """The next object that the process writes. TimeoutError where none is there at `until`, BadInput where the
+    def _line(self, until: float | None) -> Any:
+        """The next object that the process writes. TimeoutError if none is there at `until`, BadInput if the
         process has ended.
         """
         while b"\n" not in self._said:
-            self._end.settimeout(max(MOMENT, until - time.monotonic()))
+            self._end.settimeout(None if until is None else max(MOMENT, until - time.monotonic()))
             try:
                 piece = self._end.recv(MOST_BYTES)
             except TimeoutError:
