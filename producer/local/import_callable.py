@@ -5,6 +5,7 @@ process that will call the function, pyarrow comes before the user's folders on 
 """
 
 import difflib
+import fcntl
 import importlib
 import importlib.machinery
 import inspect
@@ -14,8 +15,8 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ def problem(where: str, args: Mapping[str, Any], folders: Sequence[str]) -> str 
         return taken
     sys.path[:] = [*folders, *(each for each in sys.path if each not in folders)]
     try:
-        home = importlib.import_module(module)
+        with _alone(folders):
+            home = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module}.".startswith(f"{error.name}."):
             return _no_module(where, error.name, folders)
@@ -41,6 +43,22 @@ def problem(where: str, args: Mapping[str, Any], folders: Sequence[str]) -> str 
     if not hasattr(home, name):
         return _no_name(where, vars(home), getattr(home, "__file__", None) or "built in")
     return _not_called(where, getattr(home, name), args)
+
+
+@contextmanager
+def _alone(folders: Sequence[str]) -> Iterator[None]:
+    """Hold the lock of the first folder while user code is imported: a module that fills a cache or a table at import
+    must not meet the half-filled one of another process. The worker's host of functions takes the same lock.
+    Without effect on file systems that have no such locks.
+    """
+    with ExitStack() as held:
+        with suppress(OSError, IndexError):
+            folder = os.open(folders[0], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            held.callback(os.close, folder)
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            # A process that the module has forked has the folder open, too, and would keep the lock.
+            held.callback(fcntl.flock, folder, fcntl.LOCK_UN)
+        yield
 
 
 def _taken(top: str, folders: Sequence[str]) -> str | None:

@@ -14,7 +14,10 @@ import pytest
 
 from nightshift.common.allocation.load_errors import case_of
 from nightshift.common.errors import EngineLoadFailed
+from nightshift.common.settings import Settings
+from nightshift.common.spec import FunctionEngineSpec
 from nightshift.common.states import RowErrorKind
+from nightshift.producer.local.callable_check import CallableCheck
 from nightshift.worker.engines.function import host_process
 from nightshift.worker.engines.function.engine import FunctionEngine
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
@@ -424,3 +427,34 @@ def test_the_code_of_a_function_is_what_it_imported_below_its_folder_without_wha
     engine = host("own:run", None, tmp_path, Path(sys.prefix).parent)
     assert sorted(engine.code) == ["own.py", "pkg/words.py"]
     assert engine.code["own.py"] == hashlib.sha256((tmp_path / "own.py").read_bytes()).hexdigest()
+
+
+FILLS_A_TABLE = """
+import time
+from pathlib import Path
+
+TABLE = Path(__file__).with_name("table")
+if not TABLE.exists():
+    with TABLE.open("a") as table:
+        for number in range(20):
+            table.write(f"{number}\\n")
+            table.flush()
+            time.sleep(0.05)
+LINES = TABLE.read_text().split()
+
+def f(rows):
+    return [{"lines": len(LINES)} for _ in rows]
+"""
+
+
+def test_processes_import_the_code_of_a_user_one_after_the_other(
+    host: Host, tmp_path: Path
+) -> None:
+    (tmp_path / "my_table.py").write_text(FILLS_A_TABLE)
+    spec = FunctionEngineSpec(backend="function", callable="my_table:f")
+    settings = Settings(allowed_modules=("my_table",), callable_paths=(str(tmp_path),))
+    with CallableCheck(spec, settings, 60) as check:
+        wait_until(lambda: (tmp_path / "table").exists(), what="the import of the check")
+        engine = host("my_table:f", None, tmp_path)
+        assert outcomes_of(engine, [{"n": 0}]) == {0: Answer({"lines": 20})}
+        check.result(print)

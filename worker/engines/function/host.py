@@ -5,6 +5,7 @@ NumPy and pyarrow are imported before the user's folders come first on the path:
 the user's own. Requests and replies go over the descriptor alone, so a function may print.
 """
 
+import fcntl
 import importlib
 import importlib.machinery
 import importlib.util
@@ -18,8 +19,8 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,11 @@ def loaded(setup: Mapping[str, Any]) -> Function:
 
     LoadProblem says what stands in the way.
     """
+    with _alone(setup["folders"]):
+        return _loaded(setup)
+
+
+def _loaded(setup: Mapping[str, Any]) -> Function:
     where, args = setup["callable"], setup["args"]
     module, _, name = where.partition(":")
     _refuse_collision(module, setup["folders"])
@@ -107,6 +113,22 @@ def loaded(setup: Mapping[str, Any]) -> Function:
     if not callable(found):
         raise LoadProblem(f"{where!r} is not callable")
     return found
+
+
+@contextmanager
+def _alone(folders: Sequence[str]) -> Iterator[None]:
+    """Hold the lock of the first folder while user code is imported: a module that fills a cache or a table at import
+    must not meet the half-filled one of another process. The check of `nightshift run` takes the same lock.
+    Without effect on file systems that have no such locks.
+    """
+    with ExitStack() as held:
+        with suppress(OSError, IndexError):
+            folder = os.open(folders[0], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            held.callback(os.close, folder)
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            # A process that the module has forked has the folder open, too, and would keep the lock.
+            held.callback(fcntl.flock, folder, fcntl.LOCK_UN)
+        yield
 
 
 def error_types(error: BaseException | None) -> list[list[str]]:
