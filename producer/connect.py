@@ -1,5 +1,6 @@
 """The ledger of a command: the one that the environment names, else that of the home folder."""
 
+import atexit
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,6 +24,10 @@ def open_ledger(
     `nightshift run` keeps up does not answer, SchemaMismatch when it does not fit this code.
     """
     with ExitStack() as stack:
+        # A generator that a program leaves suspended is closed with the interpreter's last objects, when nothing can be
+        # imported any more: what is open is closed before.
+        atexit.register(stack.close)
+        stack.callback(atexit.unregister, stack.close)
         if settings.database_url is not None:
             ledger, alone = _connect(stack, settings.database_url, settings, connections), False
         else:

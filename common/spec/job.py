@@ -162,7 +162,7 @@ class JobSpec(Section):
     def _refuse_together(task: GenerateTask, engine: VllmEngineSpec) -> None:
         mistakes = (
             (
-                task.keep_reasoning and not task.may_think,
+                task.keep_reasoning and task.thinking is None and not task.may_think,
                 "with task.output the answer begins at once: say task.thinking: on or auto beside "
                 "keep_reasoning",
             ),

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from jinja2 import StrictUndefined, Template, TemplateError, meta, nodes
 from jinja2.environment import Environment
-from jinja2.exceptions import SecurityError
+from jinja2.exceptions import SecurityError, TemplateSyntaxError
 from jinja2.nodes import EvalContext
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -24,6 +24,9 @@ from jinja2.visitor import NodeTransformer
 
 from nightshift.common.templates import budget, limits
 from nightshift.common.templates.budget import charge, counted, paid, weight
+
+QUOTED_CHARACTERS = 60
+"""Characters of a template's line that a message quotes."""
 
 COMPARED_CHARACTERS = 20
 """Characters of a comparison for one unit: a look at them makes nothing."""
@@ -88,6 +91,13 @@ def template_columns(template: str) -> frozenset[str]:
 def _one_sentence() -> Iterator[None]:
     try:
         yield
+    except TemplateSyntaxError as error:
+        message = " ".join(str(error.message or error).split())
+        lines = (error.source or "").splitlines()
+        where = f"line {error.lineno}"
+        if 0 < error.lineno <= len(lines):
+            where += f", {lines[error.lineno - 1].strip()[:QUOTED_CHARACTERS]!r}"
+        raise ValueError(f"template does not parse: {message} ({where})") from error
     except TemplateError as error:
         message = " ".join(str(error.message or error).split())
         raise ValueError(f"template does not parse: {message}") from error

@@ -39,7 +39,19 @@ def job_spec(target: str, flags: Flags) -> "JobSpec":
     sections.setdefault("name", job_name(target))
     sections.setdefault("output", {}).setdefault("uri", f"{sections['name']}-out")
     sections["input"] = {"uri": target, **sections.get("input", {})}
-    return parse_spec(sections, "flags")
+    try:
+        return parse_spec(sections, "flags")
+    except BadInput as error:
+        raise BadInput(_with_flags(str(error), flags)) from error
+
+
+def _with_flags(message: str, flags: Flags) -> str:
+    """The message about a spec that flags made, with the flag of a template in place of its key."""
+    keys = ["prompt"] if flags.system is None else ["messages.0.content", "messages.1.content"]
+    names = ["--prompt"] if flags.system is None else ["--system", "--prompt"]
+    for key, name in zip(keys, names, strict=True):
+        message = message.replace(f"flags: task: {key}: ", f"{name}: ")
+    return message
 
 
 def _refuse_conflicts(flags: Flags) -> None:

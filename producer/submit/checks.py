@@ -76,6 +76,18 @@ def files_beside(output_uri: str) -> tuple[str, ...]:
     )
 
 
+def refuse_foreign_rows(output_uri: str, suffix: str, beside: Sequence[str]) -> None:
+    """BadInput for a file in the output directory that is not of a job and has the suffix of parts: who reads the
+    directory would read its rows as answers.
+    """
+    foreign = [name for name in beside if name.lower().endswith(f".{suffix}")]
+    if foreign:
+        raise BadInput(
+            f"{output_uri} holds {first_few(foreign, 3)}, which no job has written: readers of the directory would "
+            "take its rows for answers; move the file, or name another output directory"
+        )
+
+
 def refuse_read_as_input(spec: JobSpec, what: str, folder: str, name: str) -> None:
     """BadInput where a file of that name in a folder of ours would be read as input."""
     places = [f"{folder}/{name}"]

@@ -289,6 +289,7 @@ def claim_output(intake: Intake) -> None:
     )
     if not intake.adopting:
         intake.beside = checks.files_beside(spec.output.uri)
+        checks.refuse_foreign_rows(spec.output.uri, spec.output.format, intake.beside)
 
 
 def _giver(intake: Intake) -> Job | None:

@@ -473,3 +473,27 @@ def test_ordinary_user_runs_the_servers_as_himself(open_folder: Path) -> None:
     assert read_line(process).split() == [database, broker]
     finish(process)
     assert {path.stat().st_uid for path in home.rglob("*")} == {nobody.pw_uid}
+
+
+LEAVES_EARLY = """
+from nightshift.common.settings import load_settings
+from nightshift.producer.connect import open_ledger
+
+def ledgers():
+    with open_ledger(load_settings()) as (ledger, _):
+        yield ledger
+
+opened = ledgers()
+print(type(next(opened)).__name__)
+"""
+
+
+def test_a_program_that_ends_with_a_ledger_open_ends_in_silence(database_url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES_EARLY],
+        env={**os.environ, "NIGHTSHIFT_DATABASE_URL": database_url},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("Ledger\n", "")

@@ -51,6 +51,8 @@ def folder(tmp_path: Path) -> Path:
     )
     (tmp_path / "held").mkdir()
     (tmp_path / "held" / "part-000000-a1.parquet").write_bytes(b"x")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "last-year.parquet").write_bytes(b"x")
     return tmp_path
 
 
@@ -68,6 +70,7 @@ REFUSED: list[tuple[str, Edit]] = [
     ("other", lambda d: d["output"].update(columns=["other"])),
     ("is a file", lambda d: d["output"].update(uri=sibling(d, "file/out"))),
     ("does not know", lambda d: d["output"].update(uri=sibling(d, "held"))),
+    ("no job has written", lambda d: d["output"].update(uri=sibling(d, "foreign"))),
     ("took", lambda d: d["output"].update(format="jsonl", columns=["took"])),
     (
         "a Delta table has no type",

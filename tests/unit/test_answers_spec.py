@@ -89,14 +89,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"thinking": "off", "chat_template_kwargs": {"enable_thinking": True}},
         "thinking and chat_template_kwargs.enable_thinking say the same: give one of them",
     ),
-    "a budget of nothing": (
-        {"thinking": "off", "thinking_budget": 3},
-        "thinking_budget has no use with thinking: off",
-    ),
-    "thoughts of nothing": (
-        {"thinking": "off", "keep_reasoning": True},
-        "keep_reasoning has no use with thinking: off",
-    ),
     "a budget where the answer begins at once": (
         {"output": LABELS, "thinking_budget": 3},
         "with output the answer begins at once: say thinking: on beside thinking_budget",
@@ -312,3 +304,10 @@ def test_the_free_text_of_a_remote_server_is_held_to_no_grammar() -> None:
     with pytest.raises(BadInput, match=r"nobody here can tell .* leave hold out"):
         parse_spec(told, "test")
     parse_spec({**told, "task": {**task, "output": {**LABELS, "hold": "on_retry"}}}, "test")
+
+
+def test_a_spec_of_thoughts_can_be_switched_to_none() -> None:
+    found = spec(thinking="off", thinking_budget=3, keep_reasoning=True).task
+    assert isinstance(found, GenerateTask)
+    assert found.most_thinking_tokens is None
+    assert {"reasoning", "reasoning_tokens"} <= set(found.answers)

@@ -236,3 +236,38 @@ def test_an_address_and_a_model_lie_over_a_remote_engine_alone(
     assert isinstance(spec.engine, OpenaiEngineSpec)
     assert (spec.engine.model, spec.engine.concurrency) == ("other", 3)
     assert spec.engine.base_url == "http://127.0.0.1/v1"
+
+
+@pytest.mark.parametrize(
+    ("flags", "begins"),
+    [
+        (
+            {"prompt": "a\n{{ text } b"},
+            "--prompt: template does not parse: unexpected '}' (line 2, '{{ text } b')",
+        ),
+        (
+            {"system": "{% if x %}", "prompt": "{{ text }}"},
+            "--system: template does not parse: Unexpected end of template.",
+        ),
+        (
+            {"system": "be kind", "prompt": "{{ text"},
+            "--prompt: template does not parse: unexpected end of template",
+        ),
+    ],
+)
+def test_a_template_that_does_not_parse_names_its_flag_and_its_line(
+    flags: dict[str, str], begins: str
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        job_spec("rows.parquet", said(**flags))
+    assert str(refused.value).startswith(begins)
+
+
+def test_a_flag_switches_the_thoughts_of_a_spec_off(spec_file: str) -> None:
+    path = Path(spec_file)
+    path.write_text(
+        path.read_text().replace("sampling:", "thinking: on\n  keep_reasoning: true\n  sampling:")
+    )
+    task = job_spec(spec_file, Flags(thinking="off")).task
+    assert isinstance(task, GenerateTask)
+    assert (task.thinking, task.keep_reasoning) == ("off", True)

@@ -104,7 +104,7 @@ MISTAKES = [
         GENERATE,
         "task.messages",
         [{"role": "user", "content": "{{ text "}],
-        "task: template does not parse: ",
+        "task: messages.0.content: template does not parse: ",
     ),
     (GENERATE, "task.kind", "paint", "task: "),
     (

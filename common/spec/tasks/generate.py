@@ -115,12 +115,12 @@ class GenerateTask(TaskSection):
         None,
         ge=0,
         description="Most tokens of a thought, after which the engine ends the thought. For models whose "
-        "chat template opens the thought.",
+        "chat template opens the thought. Without effect beside thinking: off.",
     )
     keep_reasoning: bool = Field(
         False,
         description="Keep the thoughts in the column `reasoning`, and their number of tokens in "
-        "`reasoning_tokens`. Without it they are counted and dropped.",
+        "`reasoning_tokens`. Without it they are counted and dropped. With thinking: off the columns hold no thoughts.",
         exclude_if=lambda value: not value,
     )
     sampling_columns: SamplingColumns = Field(
@@ -163,9 +163,6 @@ class GenerateTask(TaskSection):
     def _thinking_fits(self) -> Self:
         by_word = self.thinking in ("on", "off")
         template_arguments.check(self.chat_template_kwargs, thinks_by_word=by_word)
-        for name in ("thinking_budget", "keep_reasoning"):
-            if self.thinking == "off" and getattr(self, name) not in (None, False):
-                raise ValueError(f"{name} has no use with thinking: off")
         if self.thinking_budget is not None and self.output is not None and self.thinking is None:
             raise ValueError(
                 "with output the answer begins at once: say thinking: on beside thinking_budget"
@@ -223,6 +220,11 @@ class GenerateTask(TaskSection):
     def may_think(self) -> bool:
         """Whether a model that thinks does so before its answer."""
         return self.thinking != "off" and (self.output is None or self.thinking is not None)
+
+    @property
+    def most_thinking_tokens(self) -> int | None:
+        """The `thinking_budget` of a model that may think; None without a bound."""
+        return None if self.thinking == "off" else self.thinking_budget
 
     @property
     def answers(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """What every task has in common: its kind, its templates, its columns of the output."""
 
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
@@ -27,10 +27,14 @@ class TaskSection(Section):
     def _templates_compile(self, info: ValidationInfo) -> Self:
         # A job that is stored is read as it is, whatever templates have had meanwhile.
         for template in self.templates:
-            if info.context == STORED:
-                template_columns(template)
-            else:
-                compiled(template)
+            try:
+                if info.context == STORED:
+                    template_columns(template)
+                else:
+                    compiled(template)
+            except ValueError as error:
+                place = _place(self.model_dump(exclude_unset=True), template)
+                raise ValueError(f"{place}: {error}") from error
         return self
 
     @property
@@ -62,3 +66,14 @@ class TaskSection(Section):
     def columns(self) -> frozenset[str]:
         """Input columns that the task names."""
         return frozenset().union(*(template_columns(template) for template in self.templates))
+
+
+def _place(value: Any, template: str) -> str:
+    """The keys and places of lists that lead to a template, with dots between them."""
+    members = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, each in members:
+        if each == template:
+            return str(key)
+        if isinstance(each, dict | list | tuple) and (below := _place(each, template)):
+            return f"{key}.{below}"
+    return ""

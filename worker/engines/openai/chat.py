@@ -247,8 +247,8 @@ def _template_arguments(task: GenerateTask, request: Request) -> Body:
     if task.thinking in ("on", "off"):
         given |= dict.fromkeys(THINKING_SWITCHES, task.thinking == "on")
     body: Body = {"chat_template_kwargs": given} if given else {}
-    if task.thinking_budget is not None:
-        body["thinking_token_budget"] = task.thinking_budget
+    if task.most_thinking_tokens is not None:
+        body["thinking_token_budget"] = task.most_thinking_tokens
     return body
 
 

@@ -50,7 +50,7 @@ def resolve(
     possible = possible_arguments(task, switch)
     thinks = any(map(thinking.thinks, possible))
     _check_word(task, switch, thinks=thinks)
-    if task.thinking_budget is not None:
+    if task.most_thinking_tokens is not None:
         _check_budget(thinking, possible, can_force=can_force)
     is_free = task.output is not None and task.output.hold == "on_retry"
     if is_free and thinks and task.thinking is None:
@@ -177,7 +177,7 @@ class Split:
             return Opening()
         tail = self.model.tail_of(arguments, messages, text)
         inside = self.model.inside(self.family, arguments, tail)
-        most = self.task.thinking_budget
+        most = self.task.most_thinking_tokens
         if most is None or inside is not True:
             return Opening(inside)
         return Opening(inside, most + self.model.opened(self.family, tail))

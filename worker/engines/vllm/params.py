@@ -48,7 +48,7 @@ def sampling_params(
         max_tokens=max_tokens,
         stop=sampling.stop or None,
         seed=row_sampling.seed,
-        thinking_token_budget=task.thinking_budget,
+        thinking_token_budget=task.most_thinking_tokens,
         output_kind=RequestOutputKind.FINAL_ONLY,
         skip_clone=True,  # made for one request: a deep copy costs more than all else that vLLM does with one
         structured_outputs=structured_outputs,
