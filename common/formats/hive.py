@@ -90,8 +90,23 @@ def _constant(text: str | None, kind: pa.DataType, rows: int) -> pa.Array:
 def _pairs(spec_input: InputSpec, uri: str) -> list[tuple[str, str | None]]:
     below = uri.removeprefix(_root(spec_input, uri)).strip("/").split("/")[:-1]
     parted = (folder.partition("=") for folder in below)
-    pairs = [(unquote(key), unquote(text)) for key, equals, text in parted if key and equals]
+    pairs = [
+        (_decoded(key, uri), _decoded(text, uri)) for key, equals, text in parted if key and equals
+    ]
     return [(key, None if text == NO_VALUE else text) for key, text in pairs]
+
+
+def _decoded(text: str, uri: str) -> str:
+    """The percent-decoded text of a folder. BadInput where it is not UTF-8: with U+FFFD in place of the bytes,
+    two folders would become one value.
+    """
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"{uri}: {text!r} in the name of a folder is not UTF-8 after percent-decoding: rename the folder, "
+            "or set input.partitioning: none, so that folders are not columns"
+        ) from error
 
 
 def _root(spec_input: InputSpec, uri: str) -> str:

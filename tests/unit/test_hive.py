@@ -183,3 +183,12 @@ def test_objects_have_partitions_too():
     spec = InputSpec(uri=["s3://bucket/data", "s3://bucket/more/k=*/x"], partitioning="hive")
     assert hive.columns(spec, "s3://bucket/data/k=a%2Fb/l=2/f.parquet") == {"k": "a/b", "l": "2"}
     assert hive.columns(spec, "s3://bucket/more/k=3/x/f.parquet") == {"k": "3"}
+
+
+@pytest.mark.parametrize("name", ["k=%FF", "k=%C3", "%FF=1", "k=a%ED%A0%80"])
+def test_a_folder_that_is_not_utf8_is_refused_by_name(tmp_path, name):
+    tree(tmp_path / "in", f"{name}/a.jsonl", f"{name.replace('FF', '41')}/b.jsonl")
+    with pytest.raises(BadInput, match=f"in/{name}/.*is not UTF-8 after percent-decoding"):
+        spec_of(tmp_path)
+    spec = spec_of(tmp_path, partitioning="none")
+    assert read(spec).column_names == ["id", "text"]
