@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nightshift.common.formats.arrow_types import map_type
 from nightshift.common.text import map_leaves, whole_characters
@@ -42,7 +43,7 @@ def table_of(columns: Mapping[str, pa.Array | pa.ChunkedArray], rows: int) -> pa
 
 
 def to_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """Rows as dicts. Nanoseconds are cut to microseconds, since Python's types have no more."""
+    """Rows as dicts. Nanoseconds become the microsecond before, since Python's types have no more."""
     rows: list[dict[str, Any]] = for_python(table).to_pylist()
     return rows
 
@@ -50,16 +51,49 @@ def to_rows(table: pa.Table) -> list[dict[str, Any]]:
 def for_python(table: pa.Table) -> pa.Table:
     """The table with microseconds in place of nanoseconds, which Python's types do not have."""
     wanted = pa.schema([(each.name, map_type(each.type, _coarse)) for each in table.schema])
-    return table if wanted.types == table.schema.types else table.cast(wanted, safe=False)
+    if wanted.types == table.schema.types:
+        return table
+    columns = [
+        _floored(column, field.type) for column, field in zip(table.columns, wanted, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=wanted)
 
 
 def to_list(column: pa.ChunkedArray | pa.Array) -> list[Any]:
     """The values of one column, like `to_rows`."""
-    wanted = map_type(column.type, _coarse)
-    if wanted != column.type:
-        column = column.cast(wanted, safe=False)
-    values: list[Any] = column.to_pylist()
+    values: list[Any] = _floored(column, map_type(column.type, _coarse)).to_pylist()
     return values
+
+
+def _floored(column: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
+    """The values with each moment and duration in nanoseconds at the microsecond at or before it. A cast would
+    round those before 1970, and negative durations, up.
+    """
+    if column.type == kind:
+        return column
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([_floored(chunk, kind) for chunk in column.chunks], kind)
+    types = pa.types
+    if not types.is_nested(kind):
+        cut = column.cast(kind, safe=False)
+        if types.is_time(kind):
+            return cut
+        whole = cut.view(pa.int64())
+        is_later = pc.greater(pc.multiply(whole, 1000), column.view(pa.int64()))
+        return pc.subtract(whole, is_later.cast(pa.int64())).view(kind)
+    # A slice has the values of all rows, and its nulls cannot be given.
+    column = pa.concat_arrays([column, column.slice(0, 0)])
+    nulls = column.is_null()
+    if types.is_struct(kind):
+        fields = [_floored(column.field(at), field.type) for at, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=nulls)
+    if types.is_map(kind):
+        keys, items = _floored(column.keys, kind.key_type), _floored(column.items, kind.item_type)
+        return pa.MapArray.from_arrays(column.offsets, keys, items, kind, mask=nulls)
+    values = _floored(column.values, kind.value_type)
+    if types.is_fixed_size_list(kind):
+        return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=nulls)
+    return type(column).from_arrays(column.offsets, values, kind, mask=nulls)
 
 
 def beyond_64_bits(value: Any) -> bool:
