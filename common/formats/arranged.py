@@ -15,6 +15,7 @@ from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import SourceChanged
 from nightshift.common.formats.jsonl.columns import misfit, to_array
+from nightshift.common.formats.jsonl.lines import EXACT
 from nightshift.common.formats.parquet import read as parquet
 from nightshift.common.formats.parquet.footer import METADATA_PREFIX, read_footer
 from nightshift.common.formats.parquet.read_cache import ReadCache
@@ -149,7 +150,7 @@ def _parsed(
     """The values of a column of JSON text, and by place why one does not fit. As in `formats.jsonl`, a type
     that is not `fixed` may come wider than planned.
     """
-    values = [None if text is None else json.loads(text) for text in column.to_pylist()]
+    values = [None if text is None else EXACT.decode(text) for text in column.to_pylist()]
     array, misfits = to_array(values, field.type, fixed=fixed)
     whys = {place: misfit(field.name, values[place], field.type) for place in misfits if fixed}
     return array, whys

@@ -4,7 +4,6 @@ They are read out of a copy where the file itself cannot be read from the middle
 that stand in the path of the file.
 """
 
-import json
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from nightshift.common.descriptor import Descriptor, SourceFile
 from nightshift.common.errors import SourceChanged
 from nightshift.common.formats import arranged, hive, input_copies, source_files
 from nightshift.common.formats.jsonl import read as jsonl
+from nightshift.common.formats.jsonl.numbers import json_text
 from nightshift.common.formats.known import FORMATS
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.table_types import without_misfits
@@ -125,7 +125,7 @@ def json_texts(
     """
     rows = jsonl.parsed(replace(descriptor, source=_readable(spec, descriptor.source)))
     return {
-        name: [None if row.get(name) is None else json.dumps(row[name]) for row in rows]
+        name: [None if row.get(name) is None else json_text(row[name]) for row in rows]
         for name in names
     }
 

@@ -13,7 +13,7 @@ from nightshift.common.formats.jsonl.lines import parse_row
         (b'{"id": 1, "x": {"a": 1, "a": 1}}', "a"),
         (b'{"id": 1, "x": [{"b": 1}, {"a": 1, "a": 2}]}', "a"),
         (b'{"\\u0069d": 1, "id": 2}', "id"),
-        (b'{"x": {"a": 1, "a": 2}, "id": 1, "id": 2}', "id"),
+        (b'{"x": {"a": 1, "a": 2}, "id": 1, "id": 2}', "a"),
     ],
 )
 def test_a_line_that_repeats_a_key_is_refused_with_the_key(line: bytes, key: str) -> None:

@@ -3,7 +3,6 @@ values that do not fit a planned type.
 """
 
 import base64
-import json
 from collections.abc import Callable, Collection, Sequence
 from datetime import time
 from decimal import Decimal
@@ -13,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from nightshift.common.formats.arrow_types import storable_type
+from nightshift.common.formats.jsonl.numbers import NumberText, json_text
 from nightshift.common.formats.values import beyond_64_bits, is_kept, table_of
 
 MAX_DEPTH = 16
@@ -139,7 +139,7 @@ def as_type(value: Any, target: pa.DataType) -> Any:
     if value is None:
         return None
     if types.is_string(target) or types.is_large_string(target):
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return value if isinstance(value, str) else json_text(value)
     fixed = target.list_size if types.is_fixed_size_list(target) else None
     if isinstance(value, list) and (types.is_list(target) or len(value) == fixed):
         return [as_type(item, target.value_type) for item in value]
@@ -172,12 +172,15 @@ def _of_text(text: str, target: pa.DataType) -> Any:
     return pa.scalar(text).cast(target)
 
 
-def _number(value: int | float, target: pa.DataType) -> Any:
+def _number(value: int | float | NumberText, target: pa.DataType) -> Any:
     types = pa.types
     if types.is_decimal(target):
-        return pa.scalar(Decimal(repr(value)), target)
+        text = value.text if isinstance(value, NumberText) else repr(value)
+        return pa.scalar(Decimal(text), target)
     if not types.is_integer(target) and not types.is_floating(target):
         raise ValueError("of another kind")
+    if isinstance(value, NumberText):
+        raise ValueError("a number that no double holds")
     if types.is_integer(target) and isinstance(value, float):
         if not value.is_integer():
             raise ValueError("no whole number")
@@ -234,8 +237,10 @@ def misfit(column: str, value: Any, kind: pa.DataType | None) -> str:
             f"column {column!r} has the key {key!r}, which no object had among the first rows of the "
             "files: the column keeps the keys that it had there"
         )
-    text = json.dumps(value, ensure_ascii=False)
+    text = json_text(value)
     text = text if len(text) <= 60 else f"{text[:59]}…"
     if beyond_64_bits(value):
         text = f"{text}, a whole number beyond 64 bits"
+    if isinstance(value, NumberText):
+        text = f"{text}, a number that no double holds"
     return f"column {column!r} holds {text}, which does not fit its type {kind}"

@@ -9,7 +9,7 @@ from itertools import islice
 
 from nightshift.common import storage
 from nightshift.common.formats import reading
-from nightshift.common.formats.jsonl.lines import content_start, is_blank
+from nightshift.common.formats.jsonl.lines import DOUBLES, content_start, is_blank
 from nightshift.common.text import has_half_characters
 
 _HIGH = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
@@ -62,6 +62,7 @@ def count(uri: str, rows: int) -> int:
 
 def _has_some(line: bytes) -> bool:
     try:
-        return has_half_characters(json.dumps(json.loads(line.decode("utf-8")), ensure_ascii=False))
+        found = DOUBLES.decode(line.decode("utf-8"))
+        return has_half_characters(json.dumps(found, ensure_ascii=False))
     except (ValueError, RecursionError):
         return False  # no row, as its error says

@@ -1,7 +1,7 @@
 """Lines of an OpenAI batch file as rows: the columns are fixed, and a body stays the text it was.
 
-Bodies differ from line to line, so they do not become Arrow structs. So keys that a body has twice,
-and numbers with more digits than a double has, reach the engine as they were written. A `custom_id` comes
+Bodies differ from line to line, so they do not become Arrow structs, and their numbers stay as they were
+written. A line in which an object repeats a key is no request. A `custom_id` comes
 back as it was, half characters included: a client joins by it.
 """
 
@@ -117,19 +117,18 @@ def _wrong(row: dict[str, Any]) -> str | None:
 
 
 def _member(text: str, name: str) -> str | None:
-    """The text of a member of a valid JSON object; of several members the last, as in parsing."""
-    found = None
+    """The text of a member of a valid JSON object that repeats no key."""
     at = _past_space(text, text.index("{") + 1)
     while text[at] != "}":
         key, at = _DECODER.raw_decode(text, at)
         start = _past_space(text, _past_space(text, at) + 1)  # a colon is between the two
         _, stop = _DECODER.raw_decode(text, start)
         if key == name:
-            found = text[start:stop]
+            return text[start:stop]
         at = _past_space(text, stop)
         if text[at] == ",":
             at = _past_space(text, at + 1)
-    return found
+    return None
 
 
 def _past_space(text: str, at: int) -> int:
