@@ -27,9 +27,9 @@ def exact_number(text: str) -> float | NumberText:
     become infinite is not held, nor one that would become zero.
     """
     value = float(text)
-    if value and value - value == 0.0:  # neither zero nor infinite
-        if len(text) <= _SURE_LENGTH or len(text.lstrip("-0.")) <= SURE_DIGITS:
-            return value
+    is_ordinary = value != 0.0 and value - value == 0.0  # neither zero nor infinite
+    if is_ordinary and (len(text) <= _SURE_LENGTH or len(text.lstrip("-0.")) <= SURE_DIGITS):
+        return value
     return value if _is_held(text, value) else NumberText(text)
 
 
