@@ -62,13 +62,16 @@ def run(
     check_before_servers(spec, settings, say, adopt=adopt)
     with machine(settings, console) as here:
         job = here.submit(spec, adopt=adopt)
-        past = past_end.of(here.ledger, job, for_spec(job.spec, settings).callable_paths)
+        folders = for_spec(job.spec, settings).callable_paths
+        past = past_end.of(here.ledger, job, folders)
         if past is None:
+            for said in past_end.code_remarks(here.ledger, job, folders):
+                console.print(said, style="yellow", soft_wrap=True, highlight=False, markup=False)
             job = here.work_on(job)
         elif past.lost is not None:
             raise BadInput(past.lost)
         else:
-            for said in (past.ended, *past.warnings):
+            for said in (past.ended, *past.remarks):
                 console.print(said, soft_wrap=True, highlight=False, markup=False)
         with here.ledger.transaction() as connection:
             status = JobStatus.of(job_pace.of(connection, job.id))

@@ -102,6 +102,7 @@ def status(
     from nightshift.producer.views.deadlines import with_deadlines
     from nightshift.producer.views.in_table import with_table
     from nightshift.producer.views.last_sign import with_load_log
+    from nightshift.producer.views.versions import with_versions
 
     wanted = Filter(word=standings.word(state), needs_person=needs_person)
     if job is not None and (state or needs_person):
@@ -116,7 +117,7 @@ def status(
                 rows = standings.with_standings(connection, found, here)
             rows = with_deadlines(connection, rows)
             if number is not None:
-                rows = [with_table(connection, row) for row in rows]
+                rows = [with_versions(connection, with_table(connection, row)) for row in rows]
             shown = None if number is None else with_load_log(connection, rows[0], here)
             living, away = workers.status(connection), outages.listed(connection, number)
             aside = loads.set_aside(connection)

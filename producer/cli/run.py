@@ -189,11 +189,13 @@ def submit(
 
     with context.opened(settings) as (ledger, here):
         done = submit_job(ledger, spec, settings, Asked(new, adopt))
-        past = None
-        if done.state.over:
+        past, code = None, list[str]()
+        if not done.is_new:
             folders = (str(Path.cwd()), *settings.callable_paths)
-            past = past_end.of(ledger, context.find_job(ledger, str(done.job_id)), folders)
-    remarks = [*done.remarks, *(past.warnings if past else ())]
+            job = context.find_job(ledger, str(done.job_id))
+            past = past_end.of(ledger, job, folders)
+            code = past_end.code_remarks(ledger, job, folders) if past is None else past.remarks
+    remarks = [*done.remarks, *code]
     state = "submitted" if done.is_new else f"known, {done.state}"
     said = f"job {done.job_id} ({spec.name}) {state}: {counted(done.rows, 'row')} in {counted_batches(done.batches)}"
     if as_json:
@@ -266,11 +268,14 @@ def _append(
     last: bool,
     as_json: bool,
 ) -> None:
+    from nightshift.producer.results import past_end
     from nightshift.producer.submit import append_command
 
     with context.opened(settings) as (ledger, here):
         job = context.find_job(ledger, reference)
         taken = append_command.take(ledger, job, uris, settings, redo=redo, last=last)
+        folders = (str(Path.cwd()), *settings.callable_paths)
+        remarks = past_end.code_remarks(ledger, job, folders)
     said = append_command.summary(job, taken, here)
     if as_json:
         context.print_json(
@@ -284,9 +289,12 @@ def _append(
                 "redone": taken.redone,
                 "redone_rows": taken.redone_rows,
                 "watch_ended": taken.stopped,
+                "remarks": remarks,
                 "message": " ".join(said),
             }
         )
-        return
-    for line in said:
-        typer.echo(line)
+    else:
+        for line in said:
+            typer.echo(line)
+    for remark in remarks:
+        typer.echo(f"nightshift: {remark}", err=True)

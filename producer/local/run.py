@@ -72,7 +72,8 @@ def run(
         job = here.submit(spec, new=new, adopt=adopt)
         if results is not None:
             openai_batch_results.check_targets(job.spec, job.identity, results)
-        past = past_end.of(here.ledger, job, for_spec(job.spec, settings).callable_paths)
+        folders = for_spec(job.spec, settings).callable_paths
+        past = past_end.of(here.ledger, job, folders)
         if past is not None:
             console.print(past.ended, soft_wrap=True, highlight=False, markup=False)
             for warning in past.warnings:
@@ -81,6 +82,8 @@ def run(
             if past.lost is not None:
                 return ExitCode.NOT_FINISHED
         else:
+            for remark in past_end.code_remarks(here.ledger, job, folders):
+                console.print(remark, style="yellow", soft_wrap=True, highlight=False, markup=False)
             job = here.work_on(job)
             code = progress.report_end(here.ledger, job, console, NOBODY)
         if results is not None:

@@ -106,8 +106,6 @@ def _finish(ledger: Ledger, hold: Hold, settings: Settings) -> None:
     generation_files.write_finished(ledger, job_id)
     with suppress(Retryable), writing(ledger, hold) as connection:
         job_end.note_work(connection, job_id)
-    with suppress(Retryable), writing(ledger, hold) as connection:
-        job_end.note_code(connection, job_id)
     _count_ids(ledger, job, hold)
     steps = wings.offered("before_close")
     if job.spec.output.table is not None and not steps:

@@ -18,6 +18,7 @@ from nightshift.common.states import JobState
 from nightshift.producer.results import part_files
 from nightshift.producer.submit import owned_files
 from nightshift.producer.views.in_table import in_table
+from nightshift.producer.views.versions import versions
 
 MOST_BYTES = 256 * 1024 * 1024
 """A larger manifest is refused: that of a million parts has 200 MB."""
@@ -97,6 +98,7 @@ def _head(ledger: Ledger, job: Job, progress: Row, end: JobState) -> dict[str, o
         revision = live_parts.revision(connection, job.id)
         makers = live_parts.makers(connection, job.id)
         table = in_table(connection, job.id)
+        made_by = versions(connection, job.id)
         taken = input_versions.get(connection, job.id)
     over = progress["rows_done"] + progress["rows_failed"]
     return {
@@ -115,6 +117,7 @@ def _head(ledger: Ledger, job: Job, progress: Row, end: JobState) -> dict[str, o
         "model": provenance.model_of(job.spec),
         "revision": revision,
         "engines": [dict(maker) for maker in makers],
+        "versions": made_by.as_json,
         "format": job.spec.output.format,
         **_input_table(job, taken),
         "spec": _written(job.spec),

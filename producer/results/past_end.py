@@ -15,17 +15,18 @@ from nightshift.common.formats import part_names
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
-from nightshift.common.ledger.queries import job_facts
 from nightshift.common.states import JobState
 from nightshift.common.text import counted, first_few, plural
 from nightshift.producer.results import part_files
+from nightshift.producer.views.versions import HOW_TO_UNIFY, by_version, versions
 
 
 @dataclass(frozen=True, slots=True)
 class PastEnd:
     """How a job stands that was over when somebody asked for it again.
 
-    `changed` are files of its function, `lost` says of its output what is gone and what brings it back.
+    `changed` are files of its function, `lost` says of its output what is gone and what brings it back,
+    `versions` how many rows each version made, where there are several.
     """
 
     job_id: int
@@ -33,6 +34,7 @@ class PastEnd:
     at: datetime
     changed: Sequence[str]
     lost: str | None
+    versions: str | None
 
     @property
     def ended(self) -> str:
@@ -50,6 +52,11 @@ class PastEnd:
             )
         return found
 
+    @property
+    def remarks(self) -> list[str]:
+        """The warnings and the versions, for commands that print no summary of the job."""
+        return [*self.warnings, *([] if self.versions is None else [self.versions])]
+
 
 def of(ledger: Ledger, job: Job, folders: Sequence[str]) -> PastEnd | None:
     """How a job ended that was completed or cancelled; None for any other job. Files of its function are
@@ -58,9 +65,29 @@ def of(ledger: Ledger, job: Job, folders: Sequence[str]) -> PastEnd | None:
     if job.state not in (JobState.COMPLETED, JobState.CANCELLED):
         return None
     with ledger.transaction() as connection:
-        known = job_facts.code(connection, job.id)
+        known = versions(connection, job.id)
     at = job.finished_at or job.closed_at or job.created_at
-    return PastEnd(job.id, job.state, at, changed_files(known, folders), lost(ledger, job))
+    changed = changed_files([each.code for each in known.found], folders)
+    return PastEnd(job.id, job.state, at, changed, lost(ledger, job), known.text)
+
+
+def code_remarks(ledger: Ledger, job: Job, folders: Sequence[str]) -> list[str]:
+    """Remarks for the user of a job that goes on or grows: that the code of its function changed since rows of it
+    ran, and how many rows each version made. Files are looked for in `folders`.
+    """
+    with ledger.transaction() as connection:
+        known = versions(connection, job.id)
+    remarks = []
+    changed = changed_files([each.code for each in known.found], folders)
+    if changed:
+        rows = sum(each.rows for each in known.found if changed_files([each.code], folders))
+        remarks.append(
+            f"{counted(rows, 'row')} of job {job.id} ran with another version of {first_few(changed, 5)}: rows that "
+            "run from now on have the code as it is now"
+        )
+    if counts := by_version(known.found):
+        remarks.append(f"rows by version of {counts}")
+    return [*remarks[:-1], f"{remarks[-1]}; {HOW_TO_UNIFY}"] if remarks else []
 
 
 def lost(ledger: Ledger, job: Job) -> str | None:

@@ -29,6 +29,7 @@ from nightshift.producer.views.last_sign import with_load_log
 from nightshift.producer.views.notebook import CellView
 from nightshift.producer.views.rates import Values
 from nightshift.producer.views.standings import with_standings
+from nightshift.producer.views.versions import with_versions
 from nightshift.producer.views.watching import Watching
 
 LINE_SECONDS = 5.0
@@ -109,10 +110,10 @@ class JobSnapshot:
 def _row(
     connection: Connection, job_id: int, here: Here = FLEET, tenant: str | None = None
 ) -> Values:
-    """The row of job_progress of a job, with its deadline, where it stands, and its table."""
+    """The row of job_progress of a job, with its deadline, where it stands, its table, and its versions."""
     (row,) = with_deadlines(connection, [job_pace.of(connection, job_id)])
     (row,) = with_standings(connection, [row], here, tenant)
-    return with_table(connection, row)
+    return with_versions(connection, with_table(connection, row))
 
 
 def snapshot(ledger: Ledger, job_id: int, here: Here = FLEET) -> JobSnapshot:

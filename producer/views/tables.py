@@ -74,6 +74,8 @@ def job(
         parts.append(Text(f"answers {found}", "bright_black"))
     if row.get("table") is not None:
         parts.append(Text(f"table {row['table'].text}", "bright_black"))
+    if (found := row.get("versions")) is not None and found.text:
+        parts.append(Text(found.text, "yellow"))
     if row["remark"]:
         parts.append(Text(row["remark"], "yellow"))
     if row["reason"]:
@@ -231,9 +233,11 @@ def summary(row: Values, here: Here = FLEET, *, ran: bool = True) -> RenderableT
         place = part_names.archived(row["output_uri"], "")
         table.add_row("batches", Text(f"archived on {row['archived_at']:%Y-%m-%d} in {place}"))
     count, left_out = row.get("rows_marked"), row.get("rows_left_out")
+    versions = row.get("versions")
     for name, what in (
         ("reason", row["reason"]),
         ("remark", row["remark"]),
+        ("versions", None if versions is None else versions.text),
         ("ids", ids_said(row)),
         ("text", marked_rows(count) if count else None),
         ("input", left_out_rows(left_out) if left_out else None),

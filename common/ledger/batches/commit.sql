@@ -9,10 +9,11 @@ WITH given AS MATERIALIZED (
         CAST(:redo AS int8multirange[]), CAST(:redo_count AS integer[]),
         CAST(:most_losses AS integer[]), CAST(:rows_run AS integer[]),
         CAST(:rows_wrong AS integer[]), CAST(:rows AS int8multirange[]), CAST(:low AS bigint[]),
-        CAST(:high AS bigint[]), CAST(:engine_microseconds AS bigint[]))
+        CAST(:high AS bigint[]), CAST(:engine_microseconds AS bigint[]),
+        CAST(:ran AS int8multirange[]))
         AS m (id, attempt, owner, job_id, name, bytes, checksum, rows_failed, prompt_tokens,
               output_tokens, redo, redo_count, most_losses, rows_run, rows_wrong, rows, low,
-              high, engine_microseconds)
+              high, engine_microseconds, ran)
 ), open_jobs AS MATERIALIZED (
     -- Unlocked: before a job that is over is swept, its waiting batches lose their owners.
     SELECT j.id, j.state IN ('running', 'paused') AS is_open FROM jobs j
@@ -35,8 +36,12 @@ WITH given AS MATERIALIZED (
         -- The rest of a retry needs a new claim: this attempt must not commit twice.
         owner = CASE WHEN m.redo_count = 0 THEN b.owner END,
         losses = CASE WHEN m.redo_count = 0 THEN b.losses
-                      ELSE least(b.losses, m.most_losses) END
+                      ELSE least(b.losses, m.most_losses) END,
+        version_id = w.version_id,
+        -- Lines that did not run again stay those of the version that made them.
+        kept_versions = CASE WHEN m.ran IS NOT NULL THEN kept_versions(b, m.ran, w.version_id) END
     FROM held JOIN given m ON m.id = held.id AND m.attempt = held.attempt
+    LEFT JOIN workers w ON w.id = m.owner
     WHERE b.id = held.id
 ), cleared AS (
     -- The errors of the new part replace those that the rows had.

@@ -152,6 +152,7 @@ def _finished(lease: Lease, part: Part) -> dict[str, Any]:
         "low": low,
         "high": high,
         "engine_microseconds": part.engine_microseconds,
+        "ran": lease.redo,
     }
 
 

@@ -74,9 +74,11 @@ def missing_error_parts(connection: Connection, job_id: int, limit: int) -> list
 def name_error_part(connection: Connection, batch: RowMapping, part: Part) -> bool:
     """Names the error part of a dead batch; False when another reaper was faster."""
     statement = text("""
-        UPDATE batches SET part_name = :name, part_bytes = :bytes, part_checksum = :checksum,
+        UPDATE batches b SET part_name = :name, part_bytes = :bytes, part_checksum = :checksum,
                rows_failed = :rows_failed, prompt_tokens = :prompt_tokens,
-               output_tokens = :output_tokens, redo = NULL, redo_count = 0
+               output_tokens = :output_tokens, redo = NULL, redo_count = 0, version_id = NULL,
+               -- No version made the lines of its errors.
+               kept_versions = CASE WHEN redo IS NOT NULL THEN kept_versions(b, redo, NULL) END
         WHERE id = :id AND attempt = :attempt AND state = 'dead'
           AND (part_name IS NULL OR redo IS NOT NULL)
         RETURNING id

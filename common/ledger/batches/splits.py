@@ -44,10 +44,10 @@ INSERT_DONE = text("""
     INSERT INTO batches (job_id, seq, parent_id, file_index, rows, row_count, locator_row,
                          byte_offset, byte_length, failures, losses, attempt, owner, state,
                          part_name, part_bytes, part_checksum, rows_failed, prompt_tokens,
-                         output_tokens)
+                         output_tokens, version_id)
     SELECT job_id, seq, id, file_index, :rows, :rows_run, locator_row, byte_offset, byte_length,
            failures, losses, attempt, :owner, 'done', :name, :bytes, :checksum, :rows_failed,
-           :prompt_tokens, :output_tokens
+           :prompt_tokens, :output_tokens, (SELECT version_id FROM workers w WHERE w.id = :owner)
     FROM batches WHERE id = :id
     RETURNING id
 """)

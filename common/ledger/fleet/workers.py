@@ -7,7 +7,7 @@ from sqlalchemy import RowMapping, text
 
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.engines import loads
+from nightshift.common.ledger.engines import engine_versions, loads
 from nightshift.common.ledger.fleet import slots
 from nightshift.common.text import kept_message, storable
 
@@ -78,6 +78,9 @@ def ready(connection: Connection, child: Child, loaded: LoadedEngine) -> str | N
     held: str | None = connection.scalar(PIN_REVISION, given)
     if held != loaded.revision:
         return held
+    given["version_id"] = engine_versions.number(
+        connection, loaded.engine, loaded.engine_version, loaded.revision, loaded.code or None
+    )
     for statement in LOADED:
         connection.execute(statement, given)
     loads.accept(connection, child.pool, child.engine_key, child.id)
@@ -103,7 +106,7 @@ LOADED = (
     text("""
         UPDATE workers
         SET state = 'ready', engine = :engine, engine_version = :engine_version,
-            code_version = :code_version, code = CAST(:code AS jsonb),
+            code_version = :code_version, code = CAST(:code AS jsonb), version_id = :version_id,
             window_rows = :window_rows, ready_at = now(),
             seen_at = now()
         WHERE id = :id

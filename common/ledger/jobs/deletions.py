@@ -31,6 +31,7 @@ PAGE_ROWS = 5_000
 
 REST = (
     "DELETE FROM job_counters WHERE job_id = :id",
+    "DELETE FROM version_counters WHERE job_id = :id",
     "DELETE FROM job_spending WHERE job_id = :id",
     "DELETE FROM input_files WHERE job_id = :id",
     "DELETE FROM job_archives WHERE job_id = :id",

@@ -151,21 +151,6 @@ def note_work(connection: Connection, job_id: int) -> None:
     connection.execute(statement, {"id": job_id})
 
 
-def note_code(connection: Connection, job_id: int) -> None:
-    """Writes which code the functions had that finished batches of the job, for when its attempts are
-    archived. As long a scan as that of `note_work`.
-    """
-    statement = text("""
-        UPDATE jobs SET code = (
-            SELECT jsonb_agg(DISTINCT w.code)
-            FROM (SELECT DISTINCT worker_id FROM attempts
-                  WHERE job_id = :id AND outcome IN ('done', 'split')) AS had
-            JOIN workers w ON w.id = had.worker_id WHERE w.code IS NOT NULL)
-        WHERE id = :id AND closed_at IS NULL
-    """)
-    connection.execute(statement, {"id": job_id})
-
-
 def note_ids(connection: Connection, job_id: int, counted: Mapping[str, Any] | None) -> None:
     """Writes what was counted of the ids of a job that ends."""
     statement = text("""

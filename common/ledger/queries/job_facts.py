@@ -233,15 +233,6 @@ def is_arranged(connection: Connection, job_id: int) -> bool:
     return bool(connection.scalar(statement, {"id": job_id}))
 
 
-def code(connection: Connection, job_id: int) -> list[dict[str, str]]:
-    """The digests of a function's files, by path, for each version that finished batches of a closed job;
-    none where they were not noted.
-    """
-    statement = text("SELECT code FROM jobs WHERE id = :id")
-    found: list[dict[str, str]] | None = connection.scalar(statement, {"id": job_id})
-    return found or []
-
-
 def models(connection: Connection, keys: Collection[str], tenant: str | None) -> dict[str, str]:
     """The models by engine key, as specs name them; of a tenant those of its own jobs. Reads the table of jobs
     to its end: callers keep what was found.

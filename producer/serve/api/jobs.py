@@ -63,7 +63,7 @@ def create_job(call: Call) -> JSONResponse:
         "status": str(done.state),
         "rows": done.rows,
         "batches": done.batches,
-        "remarks": [*done.remarks, *(past.warnings if past else ())],
+        "remarks": [*done.remarks, *(past.remarks if past else ())],
     }
     return JSONResponse(answer, 201 if done.is_new else 200)
 

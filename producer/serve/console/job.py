@@ -41,6 +41,7 @@ from nightshift.producer.serve.ledger.tenants import Tenant
 from nightshift.producer.views.deadlines import with_deadlines
 from nightshift.producer.views.in_table import with_table
 from nightshift.producer.views.standings import with_standings
+from nightshift.producer.views.versions import with_versions
 
 ATTEMPTS = 25
 """Leases that the page shows, the newest."""
@@ -150,7 +151,7 @@ def _seen(
             return None
         (row,) = with_deadlines(connection, job_pace.some(connection, [job.id]))
         (row,) = with_standings(connection, [row], here, tenant)
-        row = with_table(connection, row)
+        row = with_versions(connection, with_table(connection, row))
         return {
             "row": row,
             "reasons": helped(connection, job, here, tenant, acts=acts),

@@ -288,6 +288,11 @@ class FunctionEngine:
         except EngineLoadFailed as error:
             self._gone = f"the function's process cannot be started again: {error}"
             raise EngineGone(self._gone) from error
+        if self.host.code != self.code:
+            # Rows count for the version that this child has registered.
+            self._gone = "the function's code changed: another child loads it"
+            self.host.close()
+            raise EngineGone(self._gone)
         if self._closed:
             self.host.close()
         return self.host
