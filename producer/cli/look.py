@@ -213,7 +213,7 @@ def sample(
     from nightshift.producer.results import sample_page
     from nightshift.producer.results.doubt import doubtful
     from nightshift.producer.results.sample import sample as draw_sample
-    from nightshift.producer.views import row_tables
+    from nightshift.producer.views import row_tables, versions
 
     if html is not None and as_json:
         raise BadInput("--html writes a page and --json lines: give one of them")
@@ -230,11 +230,13 @@ def sample(
             drawn = draw_sample(ledger, found, count, seed, errors_only=errors_only)
         if html is not None:
             sample_page.write(ledger, found, drawn, html)
+        with ledger.transaction() as connection:
+            by_version = versions.versions(connection, found.id).text
     if html is not None:
         typer.echo(f"{counted(len(drawn.rows), 'row')} in {html}")
     elif as_json:
         typer.echo(sample_page.lines(drawn), nl=False)
     else:
         context.console().print(row_tables.sample_table(drawn.rows, drawn.inputs, drawn.outputs))
-    if drawn.note:
-        typer.echo(f"nightshift: {drawn.note}", err=True)
+    for note in filter(None, (drawn.note, by_version)):
+        typer.echo(f"nightshift: {note}", err=True)

@@ -91,6 +91,40 @@ def miscounted(connection: Connection, job_id: int) -> dict[str, tuple[int, int]
     return {name: pair for name, pair in pairs.items() if name != "source" and pair[0] != pair[1]}
 
 
+def miscounted_versions(connection: Connection, job_id: int) -> dict[int, tuple[int, int]]:
+    """Versions whose counted rows differ from a recount of the live parts in the same snapshot, as
+    (counter, recount).
+    """
+    statement = text("""
+        WITH live AS MATERIALIZED (
+            SELECT rows - coalesce(redo, '{}') AS rows, version_id, kept_versions
+            FROM batches WHERE job_id = :id AND part_name IS NOT NULL AND state <> 'split'
+              AND (version_id IS NOT NULL OR kept_versions IS NOT NULL)
+        ), kept AS (
+            SELECT (e ->> 'version')::bigint AS version, (e ->> 'rows')::int8multirange * live.rows AS rows
+            FROM live CROSS JOIN LATERAL jsonb_array_elements(live.kept_versions) AS e
+        ), pieces AS (
+            SELECT version_id AS version, 1 AS sign, rows FROM live
+            UNION ALL
+            SELECT version, 1, rows FROM kept
+            UNION ALL
+            SELECT live.version_id, -1, (e ->> 'rows')::int8multirange * live.rows
+            FROM live CROSS JOIN LATERAL jsonb_array_elements(live.kept_versions) AS e
+        ), recount AS (
+            SELECT version, sum(sign * (upper(piece) - lower(piece))) AS rows
+            FROM pieces CROSS JOIN LATERAL unnest(rows) AS piece GROUP BY version
+        ), counters AS (
+            SELECT version_id AS version, sum(rows) AS rows FROM version_counters
+            WHERE job_id = :id GROUP BY version_id
+        )
+        SELECT version, coalesce(c.rows, 0)::bigint AS counted, coalesce(r.rows, 0)::bigint AS recounted
+        FROM counters c FULL JOIN recount r USING (version)
+        WHERE version IS NOT NULL AND coalesce(c.rows, 0) <> coalesce(r.rows, 0) ORDER BY version
+    """)
+    found = connection.execute(statement, {"id": job_id})
+    return {row.version: (row.counted, row.recounted) for row in found}
+
+
 def unlisted(connection: Connection, job_id: int) -> tuple[int, int]:
     """Failed rows as the counters have them, and as failed_rows lists them in the same snapshot."""
     statement = text("""
