@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from nightshift.common.allocation.load_errors import case_of
-from nightshift.common.errors import EngineLoadFailed
+from nightshift.common.errors import EngineGone, EngineLoadFailed
 from nightshift.common.settings import Settings
 from nightshift.common.spec import FunctionEngineSpec
 from nightshift.common.states import RowErrorKind
@@ -195,6 +195,27 @@ def test_a_call_that_ends_soon_after_its_batch_was_stopped_gives_its_answers_and
     found = stopped_while_it_is_called(engine, {"n": 3, "seconds": 0.5})
     assert found == {0: Answer({"power": 9})}
     assert not engine.host.is_over
+
+
+def test_a_process_that_is_started_again_from_changed_files_answers_nothing_for_the_version_before(
+    tmp_path: Path,
+) -> None:
+    code = tmp_path / "moving.py"
+    code.write_text(
+        "import os\ndef f(rows):\n    if rows[0]['n']: os._exit(3)\n    return [{'v': 1}] * len(rows)\n"
+    )
+    engine = hosted("moving:f", None, tmp_path)
+    try:
+        assert columns(outcomes_of(engine, [{"n": 0}])[0]) == {"v": 1}
+        code.write_text("def f(rows):\n    return [{'v': 2}] * len(rows)\n")
+        found: dict[int, Outcome] = {}
+        with pytest.raises(EngineGone, match="code changed"):
+            engine.start(work_of([{"n": 1}], found.__setitem__)).result(60)
+        with pytest.raises(EngineGone, match="code changed"):
+            engine.start(work_of([{"n": 0}], found.__setitem__)).result(60)
+        assert found == {}
+    finally:
+        engine.close()
 
 
 def test_memory_is_what_lies_in_ram_and_not_address_space(host: Host) -> None:

@@ -54,6 +54,7 @@ FUNCTIONS = "tests/unit/test_function_engine.py"
 PLAN = "tests/integration/test_plan.py"
 HANDOVERS = "tests/integration/test_handovers.py"
 LEDGER = "tests/integration/test_ledger.py"
+VERSIONS = "tests/integration/test_versions.py"
 SPENDING = "tests/integration/test_spending.py"
 RETENTION = "tests/integration/test_retention.py"
 RETURNS = "tests/integration/test_retention_races.py"
@@ -467,6 +468,15 @@ MUTANTS = (
         (
             f"{CONTROL}::"
             "test_a_retry_that_begins_and_ends_in_the_middle_of_a_finish_has_its_part_moved",
+        ),
+    ),
+    Mutant(
+        "rows that a retry keeps are of the version that made them",
+        "common/ledger/batches/commit.sql",
+        "CASE WHEN m.ran IS NOT NULL THEN kept_versions(b, m.ran, w.version_id) END",
+        "NULL",
+        (
+            f"{VERSIONS}::test_rows_that_ran_again_are_of_their_last_version_and_kept_rows_of_theirs",
         ),
     ),
     Mutant(

@@ -20,11 +20,15 @@ from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.ledger.engines import engine_versions
 from nightshift.common.ledger.fleet import workers
 from nightshift.common.ledger.queries import audit
+from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
+from nightshift.producer.advice.here import FLEET
+from nightshift.producer.views import progress
 from nightshift.worker.runner import Runner
 from tests.integration.test_retry import Function, Site, moody, nightshift  # noqa: F401
+from tests.support import console_site
 from tests.support.child import child_of
-from tests.support.fleet import Fleet, logs, output_ids, write_rows
+from tests.support.fleet import Fleet, function_spec, logs, output_ids, write_rows
 from tests.support.functions import engine_of
 from tests.support.world import World, make_ready, part_of
 from tests.support.world import child_of as boot_of
@@ -198,6 +202,20 @@ def test_commands_and_the_manifest_name_the_versions_where_there_are_several(
             ({"rules.py": digest(code)}, rows) for code, rows in expected
         ]
     assert f"30 of {two}" in nightshift("sample", job).stderr
+    spec = function_spec("moody", site.folder / "in", site.folder / "out", batch={"rows": 10})
+    spec["output"]["format"] = "parquet"
+    (site.folder / "job.yaml").write_text(json.dumps(spec))
+    again = nightshift("submit", str(site.folder / "job.yaml"))
+    assert f"30 of {two}" in again.stderr, again.output
+
+    browser = console_site.Site(site.ledger, Settings()).browser("ops")
+    assert (
+        f"ows by version of rules.py: 10 of {one} (first used " in browser.get(f"/jobs/{job}").text
+    )
+    with site.ledger.transaction() as connection:
+        assert (
+            progress.job_as_json(connection, site.job_id, FLEET)["versions"] == listed["versions"]
+        )
 
 
 def test_an_append_names_the_rows_that_ran_with_other_code_than_there_is_now(
