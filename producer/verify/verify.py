@@ -96,7 +96,9 @@ def _counters(connection: Connection, job: Job) -> CheckResult:
     for name, (noted, recounted) in audit.miscounted(connection, job.id).items():
         check.add(f"{name} says {noted:,} and the batches say {recounted:,}")
     for version, (noted, recounted) in audit.miscounted_versions(connection, job.id).items():
-        check.add(f"version {version} has {noted:,} rows and the batches say {recounted:,}")
+        check.add(
+            f"version {version} has {counted(noted, 'row')} and the batches say {recounted:,}"
+        )
     failed, listed = audit.unlisted(connection, job.id)
     if failed != listed:
         check.add(f"rows_failed says {failed:,} and failed_rows lists {listed:,}")

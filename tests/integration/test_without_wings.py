@@ -6,8 +6,16 @@ import pytest
 
 from tests import without_wing
 
-CORE = ("tests/unit", "tests/integration/test_submit.py", "tests/integration/test_ledger.py")
-"""Tests that import every module of the core and run its main path."""
+CORE = (
+    "tests/unit/test_cli.py",
+    "tests/unit/test_duties.py",
+    "tests/unit/test_wings.py",
+    "tests/unit/test_advice.py",
+    "tests/integration/test_submit.py",
+    "tests/integration/test_ledger.py",
+    "tests/integration/test_reaper_rounds.py",
+)
+"""Tests that import the commands, the duties and the ledger of the core, and run its main path."""
 
 
 @pytest.mark.slow

@@ -65,10 +65,12 @@ LEFT_OUT_ROUTES = {
 
 
 class Life:
-    """One job of the matrix from submit to delete; `failures` are the cells that did not agree."""
+    """One job of the matrix from submit to delete; `failures` are the cells that did not agree. A job that does not look
+    often asks for everything once, at its end.
+    """
 
-    def __init__(self, scene: "Scene", job: Combination) -> None:
-        self.scene, self.job = scene, job
+    def __init__(self, scene: "Scene", job: Combination, *, looks_often: bool = True) -> None:
+        self.scene, self.job, self.looks_often = scene, job, looks_often
         self.kind = KINDS[job.kind]
         self.home = scene.folder / job.name
         self.spec = scene.stage.spec(job, self.home)
@@ -236,7 +238,8 @@ class Life:
             )
         if not self.number:
             return
-        self.look("running")
+        if self.looks_often:
+            self.look("running")
         with self.step("pause"):
             self.command("pause", self.name)
             self.state = "paused"
@@ -249,7 +252,8 @@ class Life:
         with self.step("wait"):
             self.is_over, self.failed = True, {self.rows[-1]["id"]}
             self.command("wait", str(self.number), code=1)
-        self.look("completed")
+        if self.looks_often:
+            self.look("completed")
         self.scene.mend(True)
         with self.step("retry"):
             assert "1 row" in self.command("retry", str(self.number), "--failed")
