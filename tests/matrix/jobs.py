@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 
 from nightshift.common.formats.known import FORMATS
 from tests.matrix.kinds import KINDS
-from tests.support.models import MINILM
 
 Rows = list[dict[str, Any]]
 
@@ -183,12 +182,6 @@ class Stage:
                 **prices,
             },
             "function": {"backend": "function", "callable": "matrix_rules:shout"},
-            "classifier": {
-                "backend": "transformers",
-                "model": str(self.folder / "classifier"),
-                "device": "cpu",
-            },
-            "embedder": {"backend": "transformers", "model": MINILM, "device": "cpu"},
         }[job.engine]
 
     def _input(self, job: Combination, home: Path) -> str:

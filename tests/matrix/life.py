@@ -206,8 +206,6 @@ class Life:
             return [sample["output"] for sample in found]
         if column == "logprobs":
             return [token["logprob"] for token in found]
-        if column == "score":
-            return round(float(found), 5)
         return found
 
     # ------------------------------------------------------------ the walk
