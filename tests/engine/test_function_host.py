@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -454,28 +455,47 @@ FILLS_A_TABLE = """
 import time
 from pathlib import Path
 
-TABLE = Path(__file__).with_name("table")
-if not TABLE.exists():
-    with TABLE.open("a") as table:
-        for number in range(20):
-            table.write(f"{number}\\n")
-            table.flush()
-            time.sleep(0.05)
-LINES = TABLE.read_text().split()
+HERE = Path(__file__).parent
+
+def note(word):
+    with (HERE / "table").open("a") as table:
+        table.write(word + chr(10))
+
+note("begins")
+while not (HERE / "go").exists():
+    time.sleep(0.01)
+note("ends")
+LINES = (HERE / "table").read_text().split()
 
 def f(rows):
-    return [{"lines": len(LINES)} for _ in rows]
+    return [{"lines": LINES} for _ in rows]
 """
+
+
+def waits_for_lock(folder: Path) -> bool:
+    """Whether a process waits for the lock of a folder, as the kernel lists it."""
+    inode = f":{folder.stat().st_ino} "
+    lines = Path("/proc/locks").read_text().splitlines()
+    return any("->" in line and "FLOCK" in line and inode in line for line in lines)
 
 
 def test_processes_import_the_code_of_a_user_one_after_the_other(
     host: Host, tmp_path: Path
 ) -> None:
     (tmp_path / "my_table.py").write_text(FILLS_A_TABLE)
+    table = tmp_path / "table"
     spec = FunctionEngineSpec(backend="function", callable="my_table:f")
     settings = Settings(allowed_modules=("my_table",), callable_paths=(str(tmp_path),))
-    with CallableCheck(spec, settings, 60) as check:
-        wait_until(lambda: (tmp_path / "table").exists(), what="the import of the check")
-        engine = host("my_table:f", None, tmp_path)
-        assert outcomes_of(engine, [{"n": 0}]) == {0: Answer({"lines": 20})}
+    with CallableCheck(spec, settings, 60) as check, ThreadPoolExecutor(1) as threads:
+        wait_until(table.exists, what="the import of the check")
+        loading = threads.submit(host, "my_table:f", None, tmp_path)
+        # The second process either waits for the first, or imports the module beside it.
+        wait_until(
+            lambda: waits_for_lock(tmp_path) or table.read_text().count("begins") == 2,
+            what="the second process",
+        )
+        (tmp_path / "go").touch()
+        engine = loading.result(60)
         check.result(print)
+    lines = ["begins", "ends", "begins", "ends"]
+    assert outcomes_of(engine, [{"n": 0}]) == {0: Answer({"lines": lines})}
