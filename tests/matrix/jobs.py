@@ -12,7 +12,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from nightshift.common.formats.known import FORMATS
-from tests.matrix.kinds import KINDS
+from tests.matrix.kinds import KINDS, SENTIMENT
+from tests.support.models import MINILM
 
 Rows = list[dict[str, Any]]
 
@@ -182,6 +183,8 @@ class Stage:
                 **prices,
             },
             "function": {"backend": "function", "callable": "matrix_rules:shout"},
+            "classifier": {"backend": "transformers", "model": str(SENTIMENT), "device": "cpu"},
+            "embedder": {"backend": "transformers", "model": MINILM, "device": "cpu"},
         }[job.engine]
 
     def _input(self, job: Combination, home: Path) -> str:

@@ -4,10 +4,15 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from nightshift.common.spec.tasks.structured import StructuredOutput
 from tests.support.remote import Call, Remote, Reply, refused
+
+SENTIMENT = Path(__file__).parents[2] / "examples" / "sentiment" / "model"
+"""The classifier that ships with an example."""
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 7, 3
 """What the stand-in server reports for each request, however many samples it has."""
@@ -32,6 +37,8 @@ class Kind:
     message: dict[str, Any] = field(default_factory=dict)
     samples: int = 1
     has_tokens: bool = True
+    refuses: bool = True
+    """Whether the engine refuses a text that begins with `bad`; models in PyTorch refuse none."""
     slow: str = ""
     """Why the kind is in `make test-slow` alone."""
 
@@ -60,6 +67,19 @@ def dashed(text: str) -> str:
 
 def agreed(text: str) -> str:
     return f"yes {text}"
+
+
+@cache
+def sentiment(text: str) -> str:
+    """The label of the shipped classifier, by the library alone."""
+    import torch
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(SENTIMENT)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(SENTIMENT)
+    with torch.inference_mode():
+        logits = model(**tokenizer(text, return_tensors="pt")).logits
+    return str(model.config.id2label[int(logits.argmax())])
 
 
 SCHEMA = {
@@ -129,13 +149,21 @@ KINDS: dict[str, Kind] = {
         engine="function",
         has_tokens=False,
     ),
+    "classify": Kind(
+        {"kind": "classify", "text": "{{ text }}"},
+        lambda text: {"label": sentiment(text)},
+        engine="classifier",
+        refuses=False,
+        slow="a child imports PyTorch for ten seconds",
+    ),
+    "score": Kind(
+        {"kind": "score", "text": "{{ text }}", "text_pair": "{{ text }}"},
+        lambda text: {"score": 1.0},
+        engine="embedder",
+        refuses=False,
+        slow="a child imports PyTorch for ten seconds",
+    ),
 }
-
-LEFT_OUT_TASKS = {
-    "classify": "a child with PyTorch and a model of its own: tests/engine/test_transformers.py; to be added",
-    "score": "the same",
-}
-"""Tasks that no kind has yet, with the reason."""
 
 LEFT_OUT = {
     "confidence": "vLLM alone gives it: tests/engine/test_choices_vllm.py",

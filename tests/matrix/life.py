@@ -150,6 +150,10 @@ class Life:
             else [each for each in self.rows if each["id"] not in self.failed]
         )
 
+    def refused(self) -> set[str]:
+        """The row whose text the engine refuses until that is mended: the last one."""
+        return {self.rows[-1]["id"]} if self.kind.refuses else set()
+
     def agree(self, status: dict[str, Any], state: str) -> None:
         """A status, wherever it was asked for."""
         done, failed = len(self.answered), len(self.failed) if self.is_over else 0
@@ -202,6 +206,8 @@ class Life:
             body = json.loads(response) if isinstance(response, str) else response
             return body["choices"][0]["message"]["content"]
         found = row[column]
+        if column == "score":
+            return round(float(found), 5)
         if column == "outputs":
             return [sample["output"] for sample in found]
         if column == "logprobs":
@@ -248,13 +254,14 @@ class Life:
         with self.step("set"):
             self.command("set", str(self.number), "--pool", "default")
         with self.step("wait"):
-            self.is_over, self.failed = True, {self.rows[-1]["id"]}
-            self.command("wait", str(self.number), code=1)
+            self.is_over, self.failed = True, self.refused()
+            self.command("wait", str(self.number), code=1 if self.failed else 0)
         if self.looks_often:
             self.look("completed")
         self.scene.mend(True)
         with self.step("retry"):
-            assert "1 row" in self.command("retry", str(self.number), "--failed")
+            retried = self.command("retry", str(self.number), "--failed")
+            assert ("1 row" in retried) is bool(self.failed), retried
             self.failed = set()
             self.command("wait", str(self.number))
         if self.job.later:
@@ -281,8 +288,8 @@ class Life:
         files = self.scene.stage.more(self.job, self.home)
         self.command("submit", "--append", str(self.number), *files)
         self.rows += self.job.later
-        self.failed = {self.rows[-1]["id"]}
-        self.command("wait", str(self.number), code=1)
+        self.failed = self.refused()
+        self.command("wait", str(self.number), code=1 if self.failed else 0)
         self.scene.mend(True)
         self.command("retry", str(self.number), "--failed")
         self.failed = set()
