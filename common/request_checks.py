@@ -1,4 +1,4 @@
-"""What a request of a batch must not ask for, whichever engine answers it."""
+"""Checks of a batch's requests that hold for every engine."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ RESPONSES_FIELDS = {
 
 
 def mistake(body: Mapping[str, Any], endpoint: str) -> tuple[str, str] | None:
-    """The field of a request's body that a batch cannot take, and the reason; None where the body has none."""
+    """Return the field of a request's body that a batch cannot take, and the reason; None if the body has none."""
     model = body.get("model")
     if model is not None and not isinstance(model, str):
         return "model", "the model is not a string"

@@ -65,14 +65,14 @@ def run(
         folders = for_spec(job.spec, settings).callable_paths
         past = past_end.of(here.ledger, job, folders)
         if past is None:
-            for said in past_end.code_remarks(here.ledger, job, folders):
-                console.print(said, style="yellow", soft_wrap=True, highlight=False, markup=False)
+            for remark in past_end.code_remarks(here.ledger, job, folders):
+                console.print(remark, style="yellow", soft_wrap=True, highlight=False, markup=False)
             job = here.work_on(job)
         elif past.lost is not None:
             raise BadInput(past.lost)
         else:
-            for said in (past.ended, *past.remarks):
-                console.print(said, soft_wrap=True, highlight=False, markup=False)
+            for remark in (past.ended, *past.remarks):
+                console.print(remark, soft_wrap=True, highlight=False, markup=False)
         with here.ledger.transaction() as connection:
             status = JobStatus.of(job_pace.of(connection, job.id))
     console.print(f"{status}; output in {status.output_uri}", soft_wrap=True)

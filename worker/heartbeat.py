@@ -139,17 +139,17 @@ class Heartbeat:
             spent_out = {job_id for job_id, _ in spending.spent_out(connection, job_ids)}
             reached(Moment.RENEWING)
         self._reported |= {each.job_id: each for each in spent}
-        asked = list(zip(held, leases, strict=True))
+        renewing = list(zip(held, leases, strict=True))
         # Answers that were paid for are kept: the batch's thread commits them while the lease is its own.
         keeping = {
-            batch for batch, lease in asked if lease in renewal.ended and batch.has_finished_rows
+            batch for batch, lease in renewing if lease in renewal.ended and batch.has_finished_rows
         }
         for batch in held:
             if batch.lease.job_id in spent_out or batch in keeping:
                 batch.stop()
-        lost = {batch: lease for batch, lease in asked if lease not in renewal.held}
+        lost = {batch: lease for batch, lease in renewing if lease not in renewal.held}
         over = renewal.ended | renewal.unwanted
-        unwanted = {batch for batch, lease in asked if lease in over} - keeping
+        unwanted = {batch for batch, lease in renewing if lease in over} - keeping
         return Beat(len(renewal.held), spent_out, lost, unwanted)
 
     def _unreported(self) -> list[spending.Spent]:

@@ -97,7 +97,7 @@ def _pairs(spec_input: InputSpec, uri: str) -> list[tuple[str, str | None]]:
 
 
 def _decoded(text: str, uri: str) -> str:
-    """The percent-decoded text of a folder. BadInput where it is not UTF-8: with U+FFFD in place of the bytes,
+    """Return the percent-decoded text of a folder. BadInput if it is not UTF-8: with U+FFFD in place of the bytes,
     two folders would become one value.
     """
     try:

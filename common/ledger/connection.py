@@ -77,7 +77,7 @@ class Ledger:
         self.place = server_url.place(parsed)
         self._waits: dict[int, float] = {}
         self.is_abandoned: Callable[[], bool] = lambda: False
-        """Whether nobody keeps the server up any more, for one of a command that may end; asked in an outage."""
+        """Return True if the process that kept the embedded server running has ended; called during an outage."""
         self.engine = create_engine(
             parsed,
             pool_size=connections,

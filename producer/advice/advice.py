@@ -140,7 +140,7 @@ def _run(here: Here, job: Subject) -> str:
 
 
 def load_log(here: Here, hosts: Sequence[str] = ()) -> str:
-    """Where the steps of an engine's load can be read, as a phrase."""
+    """Return a phrase that names the log of an engine's load."""
     if here.is_folder:
         return "`nightshift logs` shows its steps"
     on = f" on {', '.join(hosts)}" if hosts else ""

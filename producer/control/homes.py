@@ -44,7 +44,7 @@ def collect(settings: Settings, *, sure: bool) -> Answer:
     """Says how much the ledger and the logs of the home take, and deletes them if `sure`. Outputs stay.
 
     This process owns the folder from the look at the jobs to the last deletion, so no command can submit a job in
-    between. Raises BadInput where another command uses the folder, and where a job is not closed: only the
+    between. Raises BadInput if another command uses the folder, or if a job is not closed: only the
     ledger knows its parts.
     """
     home = settings.home.absolute()
@@ -73,7 +73,7 @@ def collect(settings: Settings, *, sure: bool) -> Answer:
 
 
 def _refuse_needed(settings: Settings, home: Path) -> None:
-    """BadInput where a job of the home is not closed."""
+    """Raise BadInput if a job of the home is not closed."""
     postgres = EmbeddedPostgres()
     ledger = Ledger(postgres.start(home), connections=1, answer_seconds=settings.answer_seconds)
     try:

@@ -117,7 +117,7 @@ class HomeLock:
         return True
 
     def clean(self) -> None:
-        """End what earlier owners left running, and remove what they said of themselves. The caller is owner."""
+        """End what earlier owners left running, and remove their state files. The caller must be the owner."""
         # Readers of the small files need neither this nor tenacity, whose import takes longer than reading them.
         from nightshift.common.processes.process_group import end_recorded
 
@@ -145,7 +145,7 @@ def home_lock(
     """Make this process the owner of `home`, and end what earlier owners left running. The process may share the
     folder once its servers are up.
 
-    Raise HomeInUse if another process uses the folder for more than 5 seconds, or 120 where it ends or is a short
+    Raise HomeInUse if another process uses the folder for more than 5 seconds, or 120 if it is ending or is a short
     command, or else for `seconds`; BadInput when the folder cannot be used; Retryable when a leftover process
     cannot be ended. `say` gets a line if there is something to wait for.
     """

@@ -42,8 +42,8 @@ def check_before_servers(
 
     `settings` are those of the machine, without what its user allows by typing the command. Nothing is written, and
     no server is asked but the store or catalog of an input that lies there. A fleet changes nothing: the worker that
-    `run` starts here needs the model or the module, too. Code of users is imported last: what else is wrong must not
-    end an import half way.
+    `run` starts here needs the model or the module, too. Code of users is imported last: another mistake must not
+    interrupt an import.
     """
     from nightshift.producer.connect import has_ledger
     from nightshift.producer.submit import before

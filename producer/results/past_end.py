@@ -26,7 +26,7 @@ class PastEnd:
     """How a job stands that was over when somebody asked for it again.
 
     `changed` are files of its function, `lost` says of its output what is gone and what brings it back,
-    `versions` how many rows each version made, where there are several.
+    `versions` are the rows of each version, if there are several.
     """
 
     job_id: int
@@ -73,7 +73,7 @@ def of(ledger: Ledger, job: Job, folders: Sequence[str]) -> PastEnd | None:
 
 def code_remarks(ledger: Ledger, job: Job, folders: Sequence[str]) -> list[str]:
     """Remarks for the user of a job that goes on or grows: that the code of its function changed since rows of it
-    ran, and how many rows each version made. Files are looked for in `folders`.
+    ran, and how many rows each version made. The files are those in `folders`.
     """
     with ledger.transaction() as connection:
         known = versions(connection, job.id)

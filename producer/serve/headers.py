@@ -24,7 +24,7 @@ MOST_ID_CHARACTERS = 512
 
 
 def request_id() -> str:
-    """The id of the request that this task serves; a new one where no request could be read."""
+    """Return the id of the request that this task serves; a new one if the request could not be read."""
     bound = structlog.contextvars.get_contextvars().get("request_id")
     return str(bound) if bound is not None else f"req_{uuid.uuid4().hex}"
 

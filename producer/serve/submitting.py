@@ -118,7 +118,7 @@ def growing(
     ledger: Ledger, job: Job, settings: Settings, is_over: Callable[[], bool]
 ) -> Iterator[None]:
     """Holds what a look reads of a job's input, and adds, to what the tenant of the job may have now, as `planning`
-    held its submit. A job that an operator or the command line submitted is not bound. Raises NoRoom where the tenant
+    held its submit. A job that an operator or the command line submitted is not bound. Raises NoRoom if the tenant
     may have no more now, and CutOff once the look `is_over`.
     """
     with ledger.transaction() as connection:

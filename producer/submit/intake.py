@@ -134,7 +134,7 @@ NOTHING = Appended(0, 0, 0, None, False)
 @dataclass(slots=True)
 class Intake:
     """Files on their way in, and what is known of them so far; `answer` ends the way. A folder for `copies`
-    takes the place of the output directory, which is then not looked at; `own_output` keeps what the spec says of it.
+    takes the place of the output directory, which is then not read; `own_output` keeps that section of the spec.
     A `giver` is the failed job that gives the
     output directory up.
     """
@@ -329,8 +329,8 @@ def plan_files(intake: Intake) -> None:
 
 
 def check_batch_file(intake: Intake) -> None:
-    """The ids of an OpenAI batch file differ; the first look at its lines, so before the plan. Where the spec names the
-    rows to skip, whoever made that list has looked.
+    """The ids of an OpenAI batch file differ; the first look at its lines, so before the plan. A spec that names
+    rows to skip was checked when that list was made.
     """
     reading.current().begin()
     task = intake.spec.task
@@ -359,7 +359,7 @@ def ask_wings(intake: Intake) -> None:
         raise BadInput("output.table needs the folder producer/tables, which is not here")
     spec = intake.spec
     if intake.own_output is not None:
-        # A wing judges where the job will write, not where copies lie for the time of this look.
+        # Wings check the directory that the job will write to, not the temporary one for copies.
         spec = spec.model_copy(update={"output": intake.own_output})
     found = [check(spec, intake.plan.schema, intake.settings) for check in asked]
     intake.notes = [note for note in found if note is not None]

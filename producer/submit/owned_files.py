@@ -46,7 +46,7 @@ def write(ledger: Ledger, job: Job, uri: str, content: Content) -> storage.Writt
 
 
 def delete(ledger: Ledger, job: Job, uris: Iterable[str]) -> list[str]:
-    """Delete files; return why those stay that the store does not let go. Raise what `write` raises."""
+    """Delete files; return an error for each one that the store refuses to delete. Raise what `write` raises."""
     return storage.delete_all(held(ledger, job, list(uris)))
 
 

@@ -31,7 +31,7 @@ def loading(row: Values) -> str | None:
 
 
 def with_load_log(connection: Connection, row: Values, here: Here) -> Values:
-    """The row with `loading_log`, where its engine is being loaded: where the steps of the load can be read."""
+    """Return the row with `loading_log`, the log of the load, if its engine is being loaded."""
     if row["loading_seconds"] is None:
         return row
     return {**row, "loading_log": load_log(here, workers.loading_hosts(connection, row["job"]))}

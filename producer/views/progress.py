@@ -211,13 +211,13 @@ def _first_look(
     interval_seconds: float,
 ) -> JobSnapshot:
     """Wait for the first look that has an answer, with a line during an outage."""
-    said = False
-    while not isinstance(found := looks.next(interval_seconds if said else 0.1), JobSnapshot):
+    is_printed = False
+    while not isinstance(found := looks.next(interval_seconds if is_printed else 0.1), JobSnapshot):
         if found is not None:
             view.begin_outage(found)
-            if not said:
+            if not is_printed:
                 console.print(view.note(), soft_wrap=True, highlight=False)
-            said = True
+            is_printed = True
     view.away_since = None
     return found
 

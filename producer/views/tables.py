@@ -385,7 +385,7 @@ def _cost(row: Values) -> str:
 
 
 def cost(row: Values, *, why: bool = False) -> str:
-    """The cost of a job that has a price; an estimate is marked, with the reason where there is room."""
+    """The cost of a job that has a price; an estimate is marked, with the reason if there is room."""
     if not row["cost_is_estimate"]:
         return money(row["cost"])
     reason = ": the server did not count all of its tokens" if why else ""

@@ -32,7 +32,7 @@ class Versions:
 
     @property
     def text(self) -> str | None:
-        """How many rows each version made, where there is more than one: of what, and how to have one version."""
+        """Return a remark with the rows of each version and the way to have one version; only if there are several."""
         counts = by_version(self.found)
         return f"rows by version of {counts}; {HOW_TO_UNIFY}" if counts else None
 
@@ -49,7 +49,7 @@ def with_versions(connection: Connection, row: Values) -> dict[Any, Any]:
 
 def by_version(found: Sequence[Version]) -> str | None:
     """What differs between versions, and the rows of each, as `rules.py: 250,000 of 3f2a91c0 (first used …), …`; None
-    where there is one version or none.
+    if there is one version or none.
     """
     if len(found) < 2:
         return None
@@ -81,5 +81,5 @@ def _differing(found: Sequence[Version]) -> Mapping[str, Callable[[Version], str
 
 
 def _code(version: Version, files: Sequence[str]) -> str:
-    """The digests of the files that differ, one for all of them where there are several."""
+    """The digests of the files that differ, one for all of them if there are several."""
     return "+".join((version.code.get(name) or "none")[:SHORT] for name in files[:3])

@@ -130,7 +130,7 @@ def _append_fitting(
     ledger: Ledger, job: Job, infos: Sequence[FileInfo], look: Hold, settings: Settings
 ) -> tuple[Sequence[FileInfo], dict[str, str]]:
     """Appends the files that fit. Returns those, and why each of the others is refused. Halves are tried
-    by themselves until what does not fit is alone, and a file for whose rows there is no room now waits on, since files that are read one by one wait for the
+    by themselves until what does not fit is alone, and a file whose rows exceed the limit waits, since files that are read one by one wait for the
     store each.
     """
     try:

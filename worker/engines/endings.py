@@ -1,4 +1,4 @@
-"""How engines and servers end an answer, and which of these endings leave an answer: one table for all engines."""
+"""How engines and servers end an answer, and which endings leave an answer: one table for all engines."""
 
 from enum import StrEnum
 
@@ -26,7 +26,7 @@ ENDINGS: dict[str, Ending] = {
 """Endings by finish reason. Every other reason, null included, is broken: the engine gave up before the model
 ended its answer, as `abort` and `error` say.
 
-Text that was cut is an answer where any text is one; where the spec gives answers a form, more could follow: "12"
+Truncated text is an answer only of a task for free text. Under a form, more could follow: "12"
 may be the beginning of "123".
 """
 
@@ -39,7 +39,7 @@ def ending(finish_reason: object) -> Ending:
 
 
 def error_of(finish_reason: object) -> tuple[RowErrorKind, str] | None:
-    """Why text with this finish reason is not an answer; None where it may be one."""
+    """Return why text with this finish reason is not an answer; None if it may be one."""
     match ending(finish_reason):
         case Ending.WHOLE | Ending.CUT:
             return None

@@ -48,7 +48,7 @@ class AnswerCheck:
     def outcome(
         self, text: str, finish_reason: str | None, prompt_tokens: int, output_tokens: int
     ) -> Outcome:
-        """The row's answer, or a refusal where the text is not finished, cut off or not valid. Of a text that no engine held to
+        """The row's answer, or a refusal if the text is not finished, cut off or not valid. Of a text that no engine held to
         its form, white space around it is not part of the answer.
         """
         error = self._error(text, finish_reason)

@@ -20,7 +20,7 @@ class NumberText:
 
 
 def exact_number(text: str) -> float | NumberText:
-    """The double that a fraction or a number with an exponent stands for, or its text where no double holds it.
+    """Return the double that a fraction or a number with an exponent stands for, or its text if no double holds it.
 
     A double holds a number of more than 17 digits if it is that double, rounded to these digits: so
     0.10000000000000000555, as C prints 0.1, is held, and 3.14159265358979323846 is not. A number that would

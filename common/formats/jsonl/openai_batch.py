@@ -1,7 +1,7 @@
 """Lines of an OpenAI batch file as rows: the columns are fixed, and a body stays the text it was.
 
 Bodies differ from line to line, so they do not become Arrow structs, and their numbers stay as they were
-written. A line in which an object repeats a key is no request. A `custom_id` comes
+written. A line in which an object repeats a key is not a request. A `custom_id` comes
 back as it was, half characters included: a client joins by it.
 """
 

@@ -45,7 +45,7 @@ def read_footer(uri: str) -> Footer:
             )
         why = f" ({error})" if isinstance(error, UnsoundFooterError) else ""
         return BadInput(
-            f"{uri}: its Parquet footer is missing or damaged{why}; the file was cut off or is no Parquet, copy "
+            f"{uri}: its Parquet footer is missing or damaged{why}; the file was cut off or is not Parquet: copy "
             "it again"
         )
 

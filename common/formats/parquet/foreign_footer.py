@@ -82,7 +82,7 @@ def checked_metadata(file: BinaryIO) -> pq.FileMetaData:
     length = int.from_bytes(tail[-8:-4], "little") if tail[-4:] == MAGIC else 0
     if not 0 < length <= size - 12:
         file.seek(0)
-        return pq.ParquetFile(file).metadata  # raises: there is no footer, or it is encrypted whole
+        return pq.ParquetFile(file).metadata  # raises if the footer is missing or encrypted
     if length > len(tail) - 8:
         file.seek(size - 8 - length)
         tail = file.read(length + 8)

@@ -1,4 +1,4 @@
-"""How many of a job's tokens are estimates, where a remote server does not count them."""
+"""How many of a job's tokens are estimates, because a remote server did not count them."""
 
 from alembic import op
 

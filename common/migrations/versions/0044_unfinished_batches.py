@@ -12,7 +12,7 @@ depends_on = None
 COLUMNS = """
 ALTER TABLE attempts ADD COLUMN unsent int8multirange;
 COMMENT ON COLUMN attempts.unsent IS
-    'Rows of the batch whose requests this attempt never sent to its engine; null where that is not known.';
+    'Rows of the batch whose requests this attempt never sent to its engine; null if that is not known.';
 
 ALTER TABLE job_spending
     ADD COLUMN done_uncommitted bigint NOT NULL DEFAULT 0,

@@ -29,7 +29,7 @@ COMMENT ON COLUMN workers.version_id IS 'Which of engine_versions the child has 
 
 ALTER TABLE batches ADD COLUMN version_id bigint, ADD COLUMN kept_versions jsonb;
 COMMENT ON COLUMN batches.version_id IS
-    'Which of engine_versions made the rows of the part that are not in kept_versions; null where that is not known.';
+    'Which of engine_versions made the rows of the part that are not in kept_versions; null if that is not known.';
 COMMENT ON COLUMN batches.kept_versions IS
     'After a retry: rows of the part that other versions made, as objects of version, rows and count.';
 

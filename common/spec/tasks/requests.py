@@ -37,9 +37,9 @@ class RequestsTask(TaskSection):
 
     model_from: Absent[Literal["engine"]] = Field(
         None,
-        description="engine: a remote server gets engine.model in place of the model that a request names, whose "
-        "name stands in its response nevertheless. `nightshift serve` sets it: the models of its clients are names "
-        "of the operator's table. When absent, a remote server gets the request's own model.",
+        description="engine: a remote server gets engine.model in place of the model that a request names; the "
+        "response keeps the request's name. `nightshift serve` sets it, since its clients name models by the "
+        "operator's table. When absent, a remote server gets the request's own model.",
     )
 
     @property

@@ -176,11 +176,11 @@ def read(
         facts.add(Problem("too_many_inputs", said))
     _add_repeated(facts, lines, endpoint, hashes, skip=skip)
     if len(facts.skipped) > MOST_SKIPPED:
-        said = (
+        why = (
             f"{counted(len(facts.skipped), 'line')} repeat a custom_id or ask for another model, and "
             f"{MOST_SKIPPED:,} can be skipped"
         )
-        facts.add(Problem("too_many_bad_lines", said))
+        facts.add(Problem("too_many_bad_lines", why))
     return facts
 
 
@@ -192,8 +192,8 @@ def _other_model(
         facts.model = asked.model
     if asked.model == facts.model or own_name(asked.model) == own_name(facts.model):
         return None
-    said = f"the model is {asked.model[:100]!r}, and earlier lines ask for {facts.model[:100]!r}: a file has one model"
-    return Problem("mismatched_model", said, number, "body.model")
+    why = f"the model is {asked.model[:100]!r}, and earlier lines ask for {facts.model[:100]!r}: a file has one model"
+    return Problem("mismatched_model", why, number, "body.model")
 
 
 def _refuse(facts: FileFacts, row: int, problem: Problem, *, skip: bool) -> None:

@@ -206,7 +206,7 @@ def _spec(
 
 
 def _model(model: ServedModel) -> dict[str, str]:
-    """Where the requests of a batch take their model from. An engine of our own has one model, whatever the
+    """Return the source of the model of a batch's requests. An engine of our own has one model, whatever the
     requests call it; the task of its jobs stays one that workers of older releases can read.
     """
     return {"model_from": "engine"} if isinstance(model.engine, OpenaiEngineSpec) else {}

@@ -129,7 +129,7 @@ class FormWithFile:
 
 
 ESCAPES = {"%22": '"', "%0D": "\r", "%0A": "\n"}
-"""What clients put for the three characters that cannot stand in a name of a form (HTML, multipart/form-data). They
+"""How clients encode the three characters that a form's names must not contain (HTML, multipart/form-data). They
 escape nothing else, the percent sign included.
 """
 

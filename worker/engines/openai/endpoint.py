@@ -19,7 +19,7 @@ MOST_MESSAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A 2xx response. `data` is its JSON, None where it is not JSON; `text` is its body."""
+    """A 2xx response. `data` is its JSON, None if it is not JSON; `text` is its body."""
 
     status: int
     text: str
@@ -44,7 +44,7 @@ class Response:
 
     @property
     def json_text(self) -> str | None:
-        """The body where it is JSON."""
+        """The body, if it is JSON."""
         return None if self.data is None else self.text
 
 
@@ -93,7 +93,7 @@ def with_args(body: Body, args: Mapping[str, Any]) -> Body:
 
 
 def by_index(given: Any) -> list[Mapping[str, Any]]:
-    """The choices or embeddings of a response in the order of their `index`, as they stand where they have none or
+    """The choices or embeddings of a response in the order of their `index`, in the server's order if they have none or
     the same. TypeError for what is not a list.
     """
     if not isinstance(given, list):

@@ -305,7 +305,7 @@ class OpenaiEngine:
         history: RequestHistory,
         error: RequestError,
     ) -> RequestError:
-        """Gives the tokens back that the server did not count, and pauses the whole fleet where the server is over
+        """Gives the tokens back that the server did not count, and pauses the whole fleet if the server is over
         its limit.
         """
         if error.status is not None:

@@ -126,7 +126,7 @@ def spent_limit(headers: Mapping[str, str]) -> float | None:
 
 
 def error_text(error: object) -> str:
-    """The message of an error that stands in a response."""
+    """Return the message of an error in a response."""
     return _message_and_code(error)[0]
 
 

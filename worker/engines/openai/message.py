@@ -14,8 +14,8 @@ THOUGHT_PARTS = ("thinking", "reasoning", "redacted_thinking")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a server returned for one choice. `content` is None where the message has none; `refusal` is the
-    model's own, empty where it did not refuse.
+    """What a server returned for one choice. `content` is None if the message has none; `refusal` is the
+    model's own, empty if it did not refuse.
     """
 
     content: str | None
@@ -66,7 +66,7 @@ def _sort_part(part: Any, texts: list[str], thoughts: list[str], refusals: list[
 
 
 def _text(value: Any) -> str:
-    """Text, also where it is a list of text parts itself."""
+    """Return text, joined if it is a list of text parts."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):

@@ -103,7 +103,7 @@ RESULTS = {
     "/responses": "output",
     "/embeddings": "data",
 }
-"""The field of a response that holds what was asked for."""
+"""The field of a response that holds its results."""
 
 ENDED = (None, "completed", "incomplete")
 """Values of `status`, which responses alone have, of a response that holds an answer, whole or cut."""
@@ -121,7 +121,7 @@ class PassThrough(Endpoint):
         self._allowed_models = allowed_models
 
     def body(self, request: Request, sampling: RowSampling) -> Body:
-        """The row's own body, with the engine's model where the body names none, or where the spec says so.
+        """The row's own body, with the engine's model if the body names none, or if the spec says so.
 
         ValueError for a model that the operator does not allow.
         """
@@ -140,8 +140,8 @@ class PassThrough(Endpoint):
         return {"model": self._engine.model, **PROBES[self.path]}
 
     def parsed(self, response: Response, request: Request) -> Sequence[Outcome] | RequestError:
-        """The response as it is, where it is one of the endpoint; with the name that the request gives its model,
-        where that is not the engine's.
+        """Return the response unchanged if it is one of the endpoint, but for `model`: the name in the request, if that
+        is not the engine's.
         """
         found = super().parsed(response, request)
         if isinstance(found, RequestError):

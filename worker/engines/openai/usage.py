@@ -56,7 +56,7 @@ def is_counted(response: Any) -> bool:
 
 
 def _count(counts: Mapping[str, Any], *names: str) -> tuple[int | None, bool]:
-    """A count under the first of the names that there is, and whether it is a whole number as it stands; None
+    """Return the count under the first of the names that is present, and whether it is a whole number; None
     for one that is missing or impossible. A fraction of a token is rounded up.
     """
     value = next((counts[name] for name in names if counts.get(name) is not None), None)
@@ -72,7 +72,7 @@ def _count(counts: Mapping[str, Any], *names: str) -> tuple[int | None, bool]:
 
 
 def _reasoning(counts: Mapping[str, Any]) -> int:
-    """How many of the output tokens are thoughts, as the server counts them; 0 where it counts none."""
+    """How many of the output tokens are thoughts, as the server counts them; 0 if it counts none."""
     details = counts.get("completion_tokens_details") or counts.get("output_tokens_details")
     if not isinstance(details, Mapping):
         return 0
@@ -88,7 +88,7 @@ def output_bytes(response: Any) -> int:
 
 
 def _texts(value: Any, name: str) -> Iterator[str]:
-    """The texts of the model in a part of a response that stands in the field `name`."""
+    """Return the model's texts in the part of a response under the field `name`."""
     waiting = [(value, name)]  # a list and no recursion: a server may nest as deep as it likes
     while waiting:
         each, field = waiting.pop()
