@@ -11,20 +11,28 @@ from tests.support.remote import Remote
 
 
 @pytest.fixture(scope="session")
-def scene(
+def shared_scene(
     tmp_path_factory: pytest.TempPathFactory, databases: Databases, redis_url: str
 ) -> Iterator[Scene]:
     """A fleet, serve and the stand-in server, for all tests of this process."""
     url = databases.take()
-    with Remote().running() as remote, pytest.MonkeyPatch.context() as patch:
+    with Remote().running() as remote:
         found = Scene(tmp_path_factory.mktemp("matrix"), url, redis_url, remote)
-        for name in [name for name in os.environ if name.startswith("NIGHTSHIFT_")]:
-            patch.delenv(name)
-        for name, value in found.environment.items():
-            patch.setenv(name, value)
-        patch.setenv("COLUMNS", "200")
-        patch.chdir(found.folder)
-        found.start()
-        yield found
-        found.end()
+        try:
+            found.start()
+            yield found
+        finally:
+            found.end()
     databases.give_back(url)
+
+
+@pytest.fixture
+def scene(shared_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """The same, with its environment and its folder for the commands of one test: other tests run in this process."""
+    for name in [name for name in os.environ if name.startswith("NIGHTSHIFT_")]:
+        monkeypatch.delenv(name)
+    for name, value in shared_scene.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(shared_scene.folder)
+    return shared_scene

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
@@ -53,11 +54,14 @@ class Scene:
             "NIGHTSHIFT_ALLOWED_MODULES": "matrix_rules",
             "NIGHTSHIFT_CALLABLE_PATHS": str(folder),
             "NIGHTSHIFT_CATALOGS": json.dumps({"lake": {"type": "sql", **place}}),
-            "NIGHTSHIFT_ENGINE_IDLE_SECONDS": "1",
+            "NIGHTSHIFT_ENGINE_IDLE_SECONDS": "600",
+            # Jobs here are a few rows long: a reaper that looks ten times a second takes the time of the commands.
+            "NIGHTSHIFT_DISPATCH_SECONDS": "0.3",
             "NIGHTSHIFT_SERVE_STORE": str(folder / "store"),
         }
         self.fleet = Fleet(folder, **self.environment)
         self.stage = Stage(folder, remote.url, self._catalog)
+        self.ledger: Ledger | None = None
         self._mended = folder / "mended"
         answering(remote, self._mended.exists)
 
@@ -69,7 +73,10 @@ class Scene:
         self.fleet.reaper()
         self.fleet.worker("--slots", "2")
         self.ledger = Ledger(self.database_url, connections=8)
-        site = Site(self.ledger)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            site = Site(self.ledger)
         self.browser = site.browser("ops")
         self.app = site.app
         key = {"authorization": f"Bearer {site.keys['ops']}"}
@@ -78,7 +85,8 @@ class Scene:
     def end(self) -> None:
         """Ends them."""
         self.fleet.end()
-        self.ledger.close()
+        if self.ledger is not None:
+            self.ledger.close()
 
     def mend(self, is_mended: bool) -> None:
         """Whether rows that are refused at first have an answer from now on."""
