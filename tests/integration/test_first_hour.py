@@ -311,7 +311,9 @@ def test_the_first_rate_after_a_pause_is_that_of_before_and_not_one_over_the_pau
     make_ready(world, child)
 
     def seen() -> tuple[float, float, float]:
-        row, raw = world.run(job_pace.of, job), world.run(jobs.progress, job)
+        # In one transaction, so that now() is the same in both.
+        with world.ledger.transaction() as connection:
+            row, raw = job_pace.of(connection, job), jobs.progress(connection, job)
         assert raw["rows_per_second"] == row["rows_per_second"]
         return float(row["rows_per_second"]), float(row["eta_seconds"]), float(raw["eta_seconds"])
 
