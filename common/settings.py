@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -350,6 +351,16 @@ def function_environment(settings: Settings) -> dict[str, str]:
     return {
         name: value for name, value in os.environ.items() if name in names or name.startswith("LC_")
     }
+
+
+def trial_environment() -> dict[str, str]:
+    """The environment of a process that reads foreign files and needs no settings: where its libraries lie, and
+    packages, wherever this process has them from.
+    """
+    found = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    if "LD_LIBRARY_PATH" in os.environ:
+        found["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
+    return found
 
 
 def python_path() -> tuple[str, ...]:

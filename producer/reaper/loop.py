@@ -12,6 +12,7 @@ from contextlib import suppress
 import structlog
 
 from nightshift.common.errors import Retryable
+from nightshift.common.formats.parquet import footer_trial
 from nightshift.common.ledger import Ledger, schema
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
@@ -48,6 +49,7 @@ def run(
     Raises SchemaMismatch when the tables no longer fit this code, BadInput when the metrics that
     the settings ask for cannot be served.
     """
+    footer_trial.begin()
     with metrics.served(settings) as rounds:
         reaper = Reaper(ledger, settings, rounds, delete, state, stop)
         with reaper.at_end:

@@ -12,6 +12,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from nightshift.common.errors import BadInput
+from nightshift.common.formats.parquet import footer_trial
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
 from nightshift.common.system_errors import told
@@ -51,6 +52,7 @@ def run(
     # failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
+    footer_trial.begin()
     listener = _listener(settings)
     host, port = listener.getsockname()[:2]
     log.info("serve_started", host=host, port=port)

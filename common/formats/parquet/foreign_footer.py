@@ -13,6 +13,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nightshift.common.formats.parquet.footer_trial import TrialFailedError, try_footer
+
 MAGIC = b"PAR1"
 
 TAIL_BYTES = 2**16
@@ -81,21 +83,31 @@ def checked_metadata(file: BinaryIO) -> pq.FileMetaData:
     tail = file.read(TAIL_BYTES)
     length = int.from_bytes(tail[-8:-4], "little") if tail[-4:] == MAGIC else 0
     if not 0 < length <= size - 12:
-        file.seek(0)
-        return pq.ParquetFile(file).metadata  # raises if the footer is missing or encrypted
+        return pq.ParquetFile(pa.BufferReader(tail)).metadata  # raises: it is missing or encrypted
     if length > len(tail) - 8:
         file.seek(size - 8 - length)
         tail = file.read(length + 8)
     footer = tail[-8 - length : -8]
     # The very bytes that are checked: the file may be another one by now.
+    content = MAGIC + footer + tail[-8:]
+    _try(content, footer)
     try:
-        metadata = pq.ParquetFile(pa.BufferReader(MAGIC + footer + tail[-8:])).metadata
+        metadata = pq.ParquetFile(pa.BufferReader(content)).metadata
     except UnicodeDecodeError:
         raise UnsoundFooterError("the name of a column is not UTF-8") from None
     columns = [_Column.of(metadata.schema.column(at)) for at in range(metadata.num_columns)]
     for group in row_groups(footer):
         _check(group, columns)
     return metadata
+
+
+def _try(content: bytes, footer: bytes) -> None:
+    try:
+        try_footer(content)
+    except TrialFailedError as error:
+        if any(chunk.is_encrypted for group in row_groups(footer) for chunk in group):
+            raise EncryptedError("columns are encrypted") from None
+        raise UnsoundFooterError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
