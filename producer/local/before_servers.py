@@ -53,8 +53,8 @@ def check_before_servers(
     settings = permits.of_operator(spec, settings)
     has = has_ledger(settings)
     files = before.check_before(spec, settings, has_ledger=has, adopt=adopt)
-    if files.is_completed:
-        return  # its output is the answer, and nothing is loaded
+    if files.is_over:
+        return  # nothing is loaded
     if isinstance(engine, VllmEngineSpec | TransformersEngineSpec):
         refuse_no_model(engine)
     if (depth := _depth(spec, files, is_known=has and files.has_owner)) is not None:

@@ -68,12 +68,12 @@ LOOKS: Mapping[Depth, Sequence[Callable[[Intake], None]]] = {
 @dataclass(frozen=True, slots=True)
 class Found:
     """The files of an input that are local and no table; whether the output directory has the marker of a job; and
-    whether it is the complete output of this very job.
+    whether its manifest says that `run` has nothing left to do for this very job.
     """
 
     files: list[FileInfo]
     has_owner: bool
-    is_completed: bool
+    is_over: bool
 
 
 def check_before(spec: JobSpec, settings: Settings, *, has_ledger: bool, adopt: bool) -> Found:
@@ -102,11 +102,11 @@ def check_before(spec: JobSpec, settings: Settings, *, has_ledger: bool, adopt: 
     if owner is None and storage.is_local(output) and spec.limits.finish_by is not None:
         # A known job keeps its deadline, which may have passed.
         checks.moment_of(spec.limits.finish_by)
-    is_completed = False
-    if owner is not None and _is_completed(output):
+    is_over = False
+    if owner is not None and _is_over(output):
         with suppress(BadInput):
-            is_completed = spec_and_identity(given, settings)[1] == owner.identity
-    return Found(files, owner is not None, is_completed)
+            is_over = spec_and_identity(given, settings)[1] == owner.identity
+    return Found(files, owner is not None, is_over)
 
 
 def look_at_input(spec: JobSpec, settings: Settings, depth: Depth) -> None:
@@ -119,14 +119,18 @@ def look_at_input(spec: JobSpec, settings: Settings, depth: Depth) -> None:
             step(looked_at)
 
 
-def _is_completed(output_uri: str) -> bool:
-    """Whether the manifest of a local output directory says that its job is completed."""
+def _is_over(output_uri: str) -> bool:
+    """Whether the manifest of a local output directory says that its job was cancelled, or completed with an answer.
+    Without any answer, `run` runs the rows again.
+    """
     uri = part_names.final(output_uri, part_names.MANIFEST)
     if not storage.exists(uri, links=False):
         return False
     try:
         with storage.open_input(uri, links=False) as file:
             found = json.loads(file.read(MANIFEST_BYTES))
-        return bool(found["status"] == JobState.COMPLETED)
+        if found["status"] == JobState.COMPLETED:
+            return bool(found["rows"] > found["rows_failed"])
+        return bool(found["status"] == JobState.CANCELLED)
     except (BadInput, OSError, ValueError, KeyError, TypeError, RecursionError):
         return False

@@ -18,7 +18,7 @@ from nightshift.common.spec import FunctionEngineSpec, parse_spec
 from nightshift.producer.cli.app import app
 from nightshift.producer.local import before_servers, callable_check
 from nightshift.producer.local.callable_check import CallableCheck
-from tests.support.fleet import Fleet
+from tests.support.fleet import Fleet, wait_until
 
 RULES = """
 WORDS = {"a": 1}
@@ -312,6 +312,26 @@ def test_a_module_with_the_name_of_an_installed_one_is_refused_as_by_the_worker(
     (tmp_path / "numpy.py").write_text("def f(rows):\n    return rows\n")
     with pytest.raises(BadInput, match="an installed module has the name 'numpy', too"):
         check(tmp_path, "numpy:f")
+
+
+@pytest.mark.slow
+def test_a_cancelled_job_needs_its_module_no_more(alone: Fleet) -> None:
+    furnish(alone.folder, Mistake((), ()))
+    begun = alone.folder / "begun"
+    (alone.folder / "rules.py").write_text(
+        "import pathlib, time\n"
+        "def length(rows):\n"
+        f"    pathlib.Path({str(begun)!r}).touch()\n"
+        "    time.sleep(60)\n"
+    )
+    running = alone.start("nightshift.producer.cli", "run", *PLAIN)
+    wait_until(begun.exists, what="a call of the function")
+    done = alone.command("cancel", "1")
+    assert done.returncode == 0, done.stderr
+    assert running.wait(60) == 3
+    (alone.folder / "rules.py").unlink()
+    again = alone.command("run", *PLAIN)
+    assert (again.returncode, "was cancelled" in again.stdout) == (3, True), again.stderr
 
 
 def test_a_completed_job_needs_its_module_no_more(alone: Fleet) -> None:
