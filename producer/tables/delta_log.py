@@ -126,6 +126,17 @@ def data_uri(root: str, path: str) -> str:
     return uri
 
 
+def is_below(path: str) -> bool:
+    """Whether a name in a log leads to a file below the folder of its table, however often a library decodes it."""
+    while True:
+        if path.startswith("/") or SCHEME.match(path) or ".." in path.split("/"):
+            return False
+        decoded = unquote(path)
+        if decoded == path:
+            return True
+        path = decoded
+
+
 def commit(root: str, version: int) -> list[dict[str, Any]] | None:
     """The actions of a version; None where the log has them no longer, or not yet."""
     uri = f"{root}/{FOLDER}/{version:020}.json"

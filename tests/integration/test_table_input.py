@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -952,6 +953,48 @@ def test_a_data_file_that_becomes_a_link_while_delta_rs_reads_brings_nothing(
 
     monkeypatch.setattr(delta_log, "check_files", swapped)
     with pytest.raises(BadInput, match=OUTSIDE):
+        delta.begin()
+
+
+def with_names(delta: DeltaLake, changed: Callable[[str], str]) -> None:
+    """Names the data files in the log anew."""
+    for log in (delta.root / "_delta_log").glob("*.json"):
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        for line in lines:
+            if "add" in line:
+                line["add"]["path"] = changed(line["add"]["path"])
+        log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+ABSOLUTE: dict[str, Callable[[Path, str], str]] = {
+    "a path": lambda root, name: f"{root}/{name}",
+    "a URL": lambda root, name: f"file://{root}/{name}",
+    "an encoded path": lambda root, name: f"{root}/{name}".replace("/", "%2F"),
+    "a way out and back": lambda root, name: f"../{root.name}/{name}",
+    "an encoded way": lambda root, name: f"%2E%2E/{root.name}/{name}",
+}
+
+
+@pytest.mark.parametrize("at", ["planned", "copied"])
+@pytest.mark.parametrize("name", ABSOLUTE)
+def test_a_name_that_leads_out_of_a_private_copy_is_refused(
+    delta: DeltaLake, monkeypatch: pytest.MonkeyPatch, name: str, at: str
+) -> None:
+    """delta-rs would open such a file in its own place, which somebody may have replaced by a link."""
+    mapped(delta)
+    delta.settings = Settings(allowed_roots=(str(delta.root), str(delta.folder / "out")))
+    change = partial(with_names, delta, partial(ABSOLUTE[name], delta.root))
+    if at == "planned":
+        change()
+    else:
+        checked = delta_log.check_files
+
+        def changed(*given: Any) -> None:
+            checked(*given)
+            change()
+
+        monkeypatch.setattr(delta_log, "check_files", changed)
+    with pytest.raises(BadInput, match="by an absolute address or outside|is gone"):
         delta.begin()
 
 

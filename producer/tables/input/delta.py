@@ -5,7 +5,6 @@ our own reader where columns stand in the log or are missing, in the order of th
 deleted by vectors or columns are mapped, ordered by the id, since it promises no order.
 """
 
-import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -144,18 +143,24 @@ class DeltaInput:
                 folder / delta_log.FOLDER / name,
                 links=False,
             )
-        for each in self._named:
+        with storage.unheld():
+            # As delta-rs will read it: the table's own log may say something else by now.
+            delta_log.check_sidecars(str(folder))
+            named = list(delta_log.named_files(str(folder)))
+        for each in named:
+            paths = list(filter(None, (each.path, each.vector)))
+            for path in paths:
+                if not delta_log.is_below(path):
+                    raise BadInput(
+                        f"the log of {self.root} names the file {path!r} by an absolute address or outside of the "
+                        "table's folder: copy the table"
+                    )
             if delta_log.data_uri(self.root, each.path) not in added:
                 continue
-            for path in filter(None, (each.path, each.vector)):
-                target = Path(os.path.normpath(folder / unquote(path)))
-                if not target.is_relative_to(folder):
-                    raise BadInput(
-                        f"the log of {self.root} names the file {path!r} outside of the table's folder: copy the table"
-                    )
+            for path in paths:
                 # A vector of another version may be gone.
                 with suppress(FileNotFoundError):
-                    _copy_file(delta_log.data_uri(self.root, path), target)
+                    _copy_file(delta_log.data_uri(self.root, path), folder / unquote(path))
 
     def _not_known(
         self,
