@@ -167,12 +167,14 @@ def check_files(root: str, named: Iterable[Named], read: Collection[str]) -> Non
                     ) from error
 
 
-def log_names(root: str, until: int) -> Iterator[str]:
-    """The files of the log up to a version, by their names in its folder; those beside checkpoints all."""
+def log_names(root: str, until: int | None) -> Iterator[str]:
+    """The files of the log up to a version, None for all, by their names in its folder; those beside checkpoints
+    all.
+    """
     log = f"{root}/{FOLDER}"
     for name in storage.list_names(log):
         number = name[:VERSION_DIGITS]
-        if number.isdigit() and int(number) <= until:
+        if number.isdigit() and (until is None or int(number) <= until):
             yield name
     for name in storage.list_names(f"{log}/_sidecars"):
         yield f"_sidecars/{name}"

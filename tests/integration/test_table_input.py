@@ -956,6 +956,28 @@ def test_a_data_file_that_becomes_a_link_while_delta_rs_reads_brings_nothing(
         delta.begin()
 
 
+def test_a_log_that_becomes_a_link_while_delta_rs_opens_the_table_shows_no_other_table(
+    delta: DeltaLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delta.make(rows("a", 15))
+    other = delta.folder / "other"
+    write_deltalake(other, pa.table({"secret": [1, 2]}))
+    delta.settings = Settings(allowed_roots=(str(delta.root), str(delta.folder / "out")))
+    checked = delta_log.check_sidecars
+
+    def swapped(root: str) -> None:
+        checked(root)
+        log = delta.root / "_delta_log"
+        if not log.is_symlink():
+            shutil.rmtree(log)
+            log.symlink_to(other / "_delta_log")
+
+    monkeypatch.setattr(delta_log, "check_sidecars", swapped)
+    with pytest.raises(BadInput) as refused:
+        delta.begin()
+    assert "secret" not in str(refused.value)
+
+
 def with_names(delta: DeltaLake, changed: Callable[[str], str]) -> None:
     """Names the data files in the log anew."""
     for log in (delta.root / "_delta_log").glob("*.json"):

@@ -125,7 +125,7 @@ class DeltaInput:
                 if storage.is_held(self.root):
                     folder = stack.enter_context(own_folder(PRIVATE))
                     self._copy_private(rows.version, added, folder)
-                    table = self._opened(rows.version, str(folder))
+                    table = self._loaded(rows.version, str(folder))
                 batches = ordered(bounded(self._scan(table, schema)), schema, spec_input.id)
             else:
                 wanted = set(self._commit_uris(rows.version)) if rows.is_appended else set(added)
@@ -137,15 +137,9 @@ class DeltaInput:
         """Copies what delta-rs opens by name for a version: its log, and its `added` data files with their vectors.
         Each is opened by our storage, which follows no link out of the roots, at whatever time it was made.
         """
-        for name in delta_log.log_names(self.root, version):
-            _copy_file(
-                f"{self.root}/{delta_log.FOLDER}/{name}",
-                folder / delta_log.FOLDER / name,
-                links=False,
-            )
+        self._copy_log(version, folder)
         with storage.unheld():
             # As delta-rs will read it: the table's own log may say something else by now.
-            delta_log.check_sidecars(str(folder))
             named = list(delta_log.named_files(str(folder)))
         for each in named:
             paths = list(filter(None, (each.path, each.vector)))
@@ -161,6 +155,17 @@ class DeltaInput:
                 # A vector of another version may be gone.
                 with suppress(FileNotFoundError):
                     _copy_file(delta_log.data_uri(self.root, path), folder / unquote(path))
+
+    def _copy_log(self, version: int | None, folder: Path) -> None:
+        """Copies the log up to a version, None for all of it, so that no link leads delta-rs to another one."""
+        for name in delta_log.log_names(self.root, version):
+            _copy_file(
+                f"{self.root}/{delta_log.FOLDER}/{name}",
+                folder / delta_log.FOLDER / name,
+                links=False,
+            )
+        with storage.unheld():
+            delta_log.check_sidecars(str(folder))
 
     def _not_known(
         self,
@@ -295,7 +300,14 @@ class DeltaInput:
             return self._newest
         return self._opened(version)
 
-    def _opened(self, version: int | None, root: str | None = None) -> Any:
+    def _opened(self, version: int | None) -> Any:
+        if not storage.is_held(self.root):
+            return self._loaded(version, self.root)
+        with own_folder(PRIVATE) as folder:
+            self._copy_log(version, folder)
+            return self._loaded(version, str(folder))  # reads all that it needs of the log
+
+    def _loaded(self, version: int | None, root: str) -> Any:
         try:
             from deltalake import DeltaTable
         except ModuleNotFoundError as error:
@@ -303,8 +315,7 @@ class DeltaInput:
                 f"{self.uri} needs the package deltalake: pip install 'nightshift-fleet[delta]'"
             ) from error
         with self._errors(version):
-            where = root or self.root
-            return DeltaTable(where, version=version, storage_options=storage_options(where))
+            return DeltaTable(root, version=version, storage_options=storage_options(root))
 
     @contextmanager
     def _errors(self, version: int | None = None) -> Iterator[None]:
