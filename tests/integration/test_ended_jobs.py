@@ -36,6 +36,9 @@ def test_rows_that_are_finished_when_their_job_ends_are_committed_and_the_others
     """They were answered and paid for, and once were thrown away."""
     thread = scene.run()
     scene.wait_taken(1)
+    with scene.ledger.transaction() as connection:
+        row = jobs.progress(connection, scene.job_id)
+        assert row["rows_done_uncommitted"] == 0, "leased, and nothing is reported"
     work, _ = scene.engine.taken[0]
     work.wait(lambda _: None, range(ROWS))
     for row in range(4):

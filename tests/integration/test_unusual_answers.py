@@ -204,12 +204,13 @@ def test_the_engines_model_is_sent_and_the_requests_own_name_returned_where_the_
     sent: str,
     returned: str,
 ) -> None:
-    remote.behave = lambda call: answered(call, model="real-2024")
+    remote.behave = lambda call: answered(call, model="real-2024", half="\ud83d")
     task = RequestsTask(kind="requests", model_from=model_from)
     body = {"messages": [{"role": "user", "content": "a"}], **({"model": named} if named else {})}
     (outcome,) = run(engine, task, [Request(0, body=body)]).values()
     assert remote.calls[0].body["model"] == sent
-    assert json.loads(outcome.columns["response"])["model"] == returned
+    response = json.loads(outcome.columns["response"])
+    assert (response["model"], response["half"]) == (returned, "\ud83d"), "the rest stays as it was"
 
 
 BROKEN = [choice("blu", "abort")]

@@ -31,3 +31,11 @@ def test_a_line_that_repeats_a_key_is_refused_with_the_key(line: bytes, key: str
 )
 def test_equal_keys_of_different_objects_and_colons_in_texts_are_no_repetition(line: bytes) -> None:
     assert parse_row(line)
+
+
+@pytest.mark.timeout(30)
+def test_a_line_of_many_keys_is_refused_at_once() -> None:
+    """A search through the keys before each key took an hour for such a line."""
+    keys = b",".join(b'"k%d":0' % number for number in range(300_000))
+    with pytest.raises(ValueError, match="the key 'k299999' is repeated"):
+        parse_row(b"{" + keys + b',"k299999":1}')

@@ -107,6 +107,51 @@ def test_what_is_no_parquet_is_refused(tmp_path: Path, content: bytes) -> None:
         read_footer(str(path))
 
 
+def varint(value: int) -> bytes:
+    found = b""
+    while value > 127:
+        found += bytes([value & 127 | 128])
+        value >>= 7
+    return found + bytes([value])
+
+
+def with_footer(path: Path, change: Callable[[bytes], bytes]) -> Path:
+    """Writes a small file with another footer."""
+    pq.write_table(pa.table({"a": [1, 2, 3]}), path)
+    content = path.read_bytes()
+    begin = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    footer = change(content[begin:-8])
+    path.write_bytes(content[:begin] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    return path
+
+
+@pytest.mark.parametrize("kind", [1, 3, 5, 7, 8, 9, 12, 13])
+@pytest.mark.timeout(30)
+def test_a_list_that_says_to_be_longer_than_the_footer_is_refused_at_once(
+    tmp_path: Path, kind: int
+) -> None:
+    """pyarrow takes the lower 32 bits of its length, which are 0."""
+    field = b"\x09" + varint(100 * 2) + bytes([0xF0 | kind]) + varint(2**62)
+    path = with_footer(tmp_path / "a.parquet", lambda footer: footer[:-1] + field + b"\0")
+    with pytest.raises(BadInput, match="it ends too early"):
+        read_footer(str(path))
+
+
+@pytest.mark.parametrize("number", [4 + 2**16, 4 + 2**32, -1, 0])
+def test_a_field_whose_number_does_not_fit_16_bits_is_refused(tmp_path: Path, number: int) -> None:
+    """pyarrow takes the lower 16 bits, and would see row groups that nobody has checked."""
+    coded = varint(number << 1 ^ number >> 63 if number < 0 else number << 1)
+
+    def renumbered(footer: bytes) -> bytes:
+        # The list of row groups is the fourth field, one number behind the third.
+        at = footer.index(b"\x16\x06\x19") + 2
+        return footer[:at] + b"\x09" + coded + footer[at + 1 :]
+
+    path = with_footer(tmp_path / "a.parquet", renumbered)
+    with pytest.raises(BadInput, match="damaged"):
+        read_footer(str(path))
+
+
 def test_random_damage_of_a_footer_never_reaches_the_column_chunks(tmp_path: Path) -> None:
     """Of 12,000 such files none ended a process; before, one in a hundred did."""
     path = tmp_path / "a.parquet"

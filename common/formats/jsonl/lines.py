@@ -36,8 +36,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object of these pairs; RepeatedKey where two have the same key."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        key = next(key for at, key in enumerate(keys) if key in keys[:at])
+        seen: set[str] = set()
+        key = next(key for key, _ in pairs if key in seen or seen.add(key))
         raise RepeatedKey(f"the key {whole_characters(key)[:60]!r} is repeated in an object")
     return found
 

@@ -17,6 +17,7 @@ from nightshift.common.formats.format import Found
 from nightshift.common.formats.jsonl import read as lines
 from nightshift.common.formats.jsonl import write as encoded
 from nightshift.common.formats.jsonl.lines import BadLine, parse_line
+from nightshift.common.formats.jsonl.members import member
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import REQUEST_COLUMNS, REQUEST_ID
 from nightshift.common.text import MARK, has_half_characters
@@ -25,9 +26,6 @@ SCHEMA = pa.schema([(name, pa.string()) for name in REQUEST_COLUMNS])
 
 METHOD = "POST"
 """The only method of the format."""
-
-_DECODER = json.JSONDecoder()
-_SPACE = re.compile(r"[ \t\n\r]*")
 
 
 def stored_id(custom_id: str) -> str:
@@ -58,7 +56,7 @@ def id_of(line: bytes, row: Mapping[str, Any]) -> str | None:
     found = row.get("custom_id")
     if not isinstance(found, str):
         return None
-    if MARK in found and (text := _member(line.decode("utf-8"), "custom_id")) is not None:
+    if MARK in found and (text := member(line.decode("utf-8"), "custom_id")) is not None:
         found = json.loads(text)
     return stored_id(found)
 
@@ -77,7 +75,7 @@ def parse_request(line: bytes) -> dict[str, Any]:
     wrong = _wrong(row)
     if wrong is not None:
         raise BadLine(wrong, request)
-    return {**request, "body": _member(line.decode("utf-8"), "body")}
+    return {**request, "body": member(line.decode("utf-8"), "body")}
 
 
 def read(
@@ -114,24 +112,3 @@ def _wrong(row: dict[str, Any]) -> str | None:
     if row["method"] != METHOD:
         return f"method is {row['method'][:20]!r}, not {METHOD}"
     return None if isinstance(row["body"], dict) else "body is no JSON object"
-
-
-def _member(text: str, name: str) -> str | None:
-    """The text of a member of a valid JSON object that repeats no key."""
-    at = _past_space(text, text.index("{") + 1)
-    while text[at] != "}":
-        key, at = _DECODER.raw_decode(text, at)
-        start = _past_space(text, _past_space(text, at) + 1)  # a colon is between the two
-        _, stop = _DECODER.raw_decode(text, start)
-        if key == name:
-            return text[start:stop]
-        at = _past_space(text, stop)
-        if text[at] == ",":
-            at = _past_space(text, at + 1)
-    return None
-
-
-def _past_space(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    assert match is not None, "it also matches nothing"
-    return match.end()

@@ -40,6 +40,9 @@ VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "D
 BINARY, LIST, SET, STRUCT = 8, 9, 10, 12
 """Types of the compact protocol; 4 to 6 are varints."""
 
+MOST_FIELD = 2**15 - 1
+"""Numbers of fields have 16 bits."""
+
 FIXED_BYTES = {1: 0, 2: 0, 3: 1, 7: 8, 13: 16}
 """Bytes of true, false, a byte, a double and a UUID."""
 
@@ -236,6 +239,9 @@ class _Reader:
             self.at += 1
             step = head >> 4
             number = number + step if step else self.number()
+            if not 0 < number <= MOST_FIELD:
+                # The C++ library takes the lower 16 bits for the number, and would see another field.
+                raise UnsoundFooterError("a field has no number of its own")
             yield number, head & 15
         self.at += 1
 
@@ -249,7 +255,14 @@ class _Reader:
     def list_head(self) -> tuple[int, int]:
         head = self.byte()
         count = head >> 4
-        return head & 15, self.varint() if count == 15 else count
+        return head & 15, self.size() if count == 15 else count
+
+    def size(self) -> int:
+        """A number of bytes or of elements, each of which has a byte at least."""
+        found = self.varint()
+        if found > len(self.data) - self.at:
+            raise IndexError
+        return found
 
     def byte(self) -> int:
         found = self.data[self.at]
@@ -278,7 +291,7 @@ class _Reader:
                 self.at += 1
             self.at += 1
         elif kind == BINARY:
-            length = self.varint()
+            length = self.size()
             self.at += length
         elif kind in (STRUCT, LIST, SET):
             if depth > MOST_DEPTH:

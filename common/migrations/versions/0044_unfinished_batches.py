@@ -33,7 +33,8 @@ FROM ({progress}) AS p LEFT JOIN LATERAL (
     FROM (
         SELECT greatest(sum(rows_leased), 0) AS leased FROM job_counters WHERE job_id = p.job
     ) AS l, (
-        SELECT sum(s.done_uncommitted) AS done, sum(s.failed_uncommitted) AS failed
+        SELECT coalesce(sum(s.done_uncommitted), 0) AS done,
+               coalesce(sum(s.failed_uncommitted), 0) AS failed
         FROM job_spending s JOIN workers w ON w.id = s.worker_id
         WHERE s.job_id = p.job AND w.state <> 'ended'
     ) AS s

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nightshift.common.errors import Permanent
+from nightshift.common.formats.jsonl.members import with_member
 from nightshift.common.permits import models
 from nightshift.common.spec import EmbedTask, GenerateTask, OpenaiEngineSpec, RequestsTask, Task
 from nightshift.common.states import RowErrorKind
@@ -149,7 +150,7 @@ class PassThrough(Endpoint):
         text = response.text
         named = (request.body or {}).get("model")
         if self._model_is_fixed and named and response.data.get("model", named) != named:
-            text = json.dumps({**response.data, "model": named}, ensure_ascii=False)
+            text = with_member(text, "model", json.dumps(named))
         return [Answer(response_columns(response.status, response.request_id, text))]
 
     def outcomes(self, data: Any) -> Sequence[Outcome]:
