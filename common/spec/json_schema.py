@@ -61,7 +61,9 @@ def _refuse_patterns(schema: object) -> None:
     """ValueError for a pattern of a schema, or of the names of its properties, that cannot be matched."""
     found = schema if isinstance(schema, dict) else {}
     names = found.get("patternProperties")
-    for pattern in (found.get("pattern"), *(names if isinstance(names, dict) else ())):
+    names = list(names) if isinstance(names, dict) else []
+    # A validator looks for all patterns of names at once where additionalProperties are said.
+    for pattern in (found.get("pattern"), *names, "|".join(names)):
         try:
             patterns.compiled(pattern if isinstance(pattern, str) else "")
         except patterns.UnusablePatternError as error:

@@ -118,11 +118,14 @@ def growing(
     ledger: Ledger, job: Job, settings: Settings, is_over: Callable[[], bool]
 ) -> Iterator[None]:
     """Holds what a look reads of a job's input, and adds, to what the tenant of the job may have now, as `planning`
-    held its submit. A job that an operator or the command line submitted is not bound. Raises NoRoom if the tenant
-    may have no more now, and CutOff once the look `is_over`.
+    held its submit. A job that an operator or the command line submitted is not bound, and may be read for as long
+    as it is large. Raises NoRoom if the tenant may have no more now, and CutOff once the look `is_over`.
     """
     with ledger.transaction() as connection:
         tenant = None if job.roots is None else tenant_jobs.owner(connection, job.id)
+    if tenant is None:
+        yield
+        return
     try:
         with _held(ledger, settings, tenant, is_over, of_job=True, keeps_copies=True):
             yield

@@ -12,7 +12,7 @@ from functools import partial
 import structlog
 
 from nightshift.common.errors import BadInput, NightshiftError
-from nightshift.common.formats.reading import NoRoom
+from nightshift.common.formats.reading import CutOff, NoRoom
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.holds import Hold
 from nightshift.common.ledger.jobs import jobs, watches
@@ -45,7 +45,10 @@ THREADS = 4
 """Looks at once, each of another tenant: a slow look holds up its own tenant alone, up to this many."""
 
 LOOK_SECONDS = 600.0
-"""Longest time in which a look reads the files of one append; then it ends, and the next one tries again."""
+"""Longest time in which a look reads the files of one append of a tenant; more files are then tried in halves."""
+
+TOO_LONG = f"{{}} takes more than {LOOK_SECONDS / 60:g} minutes to read: give it in smaller files"
+"""Why a file is refused that a look could not read in its time."""
 
 
 def duties(reaper: Reaper) -> Sequence[Duty]:
@@ -129,20 +132,21 @@ def _look(
 def _append_fitting(
     ledger: Ledger, job: Job, infos: Sequence[FileInfo], look: Hold, settings: Settings
 ) -> tuple[Sequence[FileInfo], dict[str, str]]:
-    """Appends the files that fit. Returns those, and why each of the others is refused. Halves are tried
-    by themselves until what does not fit is alone, and a file whose rows exceed the limit waits, since files that are read one by one wait for the
-    store each.
+    """Appends the files that fit. Returns those, and why each of the others is refused. Halves are tried by themselves
+    until what does not fit, or takes too long, is alone: files that are read one by one wait for the store each. A
+    file whose rows exceed the limit waits.
     """
     try:
         with _bounds(ledger, job, settings):
             added = append(ledger, job, infos, "input", look=look, settings=settings)
         empty = frozenset(added.empty)
-    except BadInput as error:
+    except (BadInput, CutOff) as error:
         if len(infos) == 1 and isinstance(error, NoRoom):
             log.warning("input_file_waits", job_id=job.id, uri=infos[0].uri, why=str(error))
             return [], {}
         if len(infos) == 1:
-            return [], {infos[0].uri: str(error)}
+            uri = infos[0].uri
+            return [], {uri: TOO_LONG.format(uri) if isinstance(error, CutOff) else str(error)}
         half = len(infos) // 2
         first, refused = _append_fitting(ledger, job, infos[:half], look, settings)
         second, also_refused = _append_fitting(ledger, job, infos[half:], look, settings)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightshift.common.errors import BadInput
+from nightshift.common.errors import BadInput, StorageUnavailable
 from nightshift.common.formats.parquet import footer_trial, foreign_footer
 from nightshift.common.formats.parquet.footer import read_footer
 from nightshift.common.formats.parquet.footer_trial import FooterTrial, TrialFailedError
@@ -88,6 +88,17 @@ def test_a_footer_that_takes_too_long_fails(sound: bytes) -> None:
     with pytest.raises(TrialFailedError, match="it takes too long to read"):
         trial.check(sound)
     assert processes() == []
+
+
+def test_a_machine_that_starts_no_process_is_no_fault_of_the_file(
+    sound: bytes, tmp_path: Path, trial: FooterTrial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(footer_trial.sys, "executable", str(tmp_path / "none"))
+    monkeypatch.setattr(footer_trial, "_of_process", trial)
+    with pytest.raises(StorageUnavailable, match="no process can be started"):
+        read_footer(str(tmp_path / "sound.parquet"))
+    monkeypatch.undo()
+    trial.check(sound)
 
 
 def test_a_large_footer_is_tried_whole(tmp_path: Path, trial: FooterTrial) -> None:

@@ -1015,7 +1015,7 @@ def test_a_name_that_leads_out_of_a_private_copy_is_refused(
             change()
 
         monkeypatch.setattr(delta_log, "check_files", changed)
-    with pytest.raises(BadInput, match="by an absolute address or outside|is gone"):
+    with pytest.raises(BadInput, match=r"by an absolute address or outside|is gone"):
         delta.begin()
 
 

@@ -5,7 +5,7 @@ nothing of the other. The server is a real one; worker and reaper run in this pr
 import gzip
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -16,11 +16,14 @@ from sqlalchemy import text
 
 from nightshift.common import storage
 from nightshift.common.errors import NightshiftError
+from nightshift.common.formats import reading
 from nightshift.common.formats.jsonl.lines import MOST_LINE_BYTES
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import watches
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
+from nightshift.common.storage import FileInfo
 from nightshift.producer.control import garbage
 from nightshift.producer.control.deletion import delete
 from nightshift.producer.results.collect import collect
@@ -350,6 +353,40 @@ def test_a_watched_input_adds_no_more_than_its_tenant_may_have(site: Neighbours)
     )
     assert site.look() is None
     assert site.unplanned() == {"d.jsonl": "refused", "e.jsonl.gz": "refused"}
+
+
+def test_a_file_that_a_look_of_a_tenant_cannot_read_in_its_time_is_refused_alone(
+    site: Neighbours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that take too long together are tried in halves; the command line is not bound."""
+    site.submit_over_http(watch="1h")
+    folder = site.folder / "in"
+    for name in ("b", "c", "d"):
+        write_rows(folder, [(f"{name}.jsonl", 10)])
+    late: list[bool] = []
+
+    def append(
+        ledger: Ledger, job: Job, infos: Sequence[FileInfo], *more: Any, **given: Any
+    ) -> Any:
+        late.append(len(infos) > 1 or infos[0].uri.endswith("c.jsonl"))
+        monkeypatch.setattr(look, "LOOK_SECONDS", -1.0 if late[-1] else 600.0)
+        with look._bounds(ledger, job, Settings()):
+            return real(ledger, job, infos, *more, **given)
+
+    real = look.append
+    monkeypatch.setattr(look, "append", append)
+    assert site.look() is None
+    assert site.planned() == {"a.jsonl", "b.jsonl", "d.jsonl"}
+    assert site.unplanned() == {"c.jsonl": "refused"}
+    with site.ledger.transaction() as connection:
+        [refused] = watches.unplanned(connection, site.job.id)
+        connection.execute(text("UPDATE jobs SET roots = NULL"))
+    assert (
+        refused.why
+        == f"{folder}/c.jsonl takes more than 10 minutes to read: give it in smaller files"
+    )
+    with look._bounds(site.ledger, site.job, Settings()):
+        assert reading.current() is reading._UNBOUND
 
 
 def test_a_look_of_a_tenant_that_is_under_way_holds_up_no_other_tenant(site: Neighbours) -> None:

@@ -602,6 +602,13 @@ def test_what_cannot_be_matched_without_backtracking_is_refused_at_submit(
             spec(output)
 
 
+def test_patterns_of_names_that_are_too_long_together_are_refused_at_submit() -> None:
+    """A validator joins them, and then no answer could be matched."""
+    names = {each * 6_000: {} for each in "ab"}
+    with pytest.raises(BadInput, match="it has more than 10,000 characters"):
+        spec({"json_schema": {"patternProperties": names, "additionalProperties": False}})
+
+
 @pytest.mark.parametrize(
     ("output", "text"),
     [

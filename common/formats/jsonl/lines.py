@@ -7,6 +7,7 @@ rule in other code, and a test compares the two.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
@@ -36,8 +37,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object of these pairs; RepeatedKey where two have the same key."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        key = next(key for key, _ in pairs if key in seen or seen.add(key))
+        key = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise RepeatedKey(f"the key {whole_characters(key)[:60]!r} is repeated in an object")
     return found
 

@@ -15,7 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from nightshift.common.errors import StorageUnavailable
 from nightshift.common.settings import trial_environment
+from nightshift.common.system_errors import told
 
 PROCESS = Path(__file__).with_name("trial_process.py")
 """The script of the process, which imports pyarrow."""
@@ -26,7 +28,7 @@ DONE = b"."
 PROCESSES = 4
 """Most trials at once."""
 
-SECONDS = 30.0
+SECONDS = 60.0
 """Longest time that one footer may take, with the start of the process."""
 
 
@@ -47,7 +49,9 @@ class FooterTrial:
             self._idle.put(None)
 
     def check(self, file: bytes) -> None:
-        """Read the footer of a file without row groups, `PAR1` to `PAR1`. Raises TrialFailedError."""
+        """Read the footer of a file without row groups, `PAR1` to `PAR1`. Raises TrialFailedError, and
+        StorageUnavailable if no process can be started.
+        """
         process = self._idle.get()
         try:
             if process is not None and process.poll() is not None:
@@ -87,6 +91,15 @@ def try_footer(file: bytes) -> None:
 
 
 def _start() -> subprocess.Popen[bytes]:
+    try:
+        return _started()
+    except OSError as error:
+        raise StorageUnavailable(
+            f"no process can be started to read a footer: {told(error)}"
+        ) from error
+
+
+def _started() -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603 - constants
         [sys.executable, "-P", str(PROCESS)],
         env={**trial_environment(), "ARROW_DEFAULT_MEMORY_POOL": "system"},

@@ -140,10 +140,11 @@ def release(
     After an outage (`error` names it) nobody claims them again for `pause_seconds`. `unsent` are the rows of
     them whose requests were never sent to the engine.
     """
+    held = _held(connection, leases)  # batches are locked before their attempts, as everywhere
     if len(unsent):
         for lease in leases:
             connection.execute(NOTE_UNSENT, {**lease.fence, "unsent": unsent})
-    _free(connection, _held(connection, leases), Outcome.RELEASED, error, pause_seconds)
+    _free(connection, held, Outcome.RELEASED, error, pause_seconds)
 
 
 def lose(connection: Connection, lease: Lease, error: str) -> None:

@@ -87,17 +87,15 @@ def loaded(setup: Mapping[str, Any]) -> Function:
 
     LoadProblem says what stands in the way.
     """
-    with _alone(setup["folders"]):
-        return _loaded(setup)
-
-
-def _loaded(setup: Mapping[str, Any]) -> Function:
     where, args = setup["callable"], setup["args"]
     module, _, name = where.partition(":")
     _refuse_collision(module, setup["folders"])
     sys.path[:] = [*setup["folders"], *(each for each in sys.path if each not in setup["folders"])]
     try:
-        found: Function = getattr(importlib.import_module(module), name)
+        # A class is made without the lock: several may load models at once.
+        with _alone(setup["folders"]):
+            imported = importlib.import_module(module)
+        found: Function = getattr(imported, name)
     except AttributeError as error:
         raise LoadProblem(f"{module!r} has no {name!r}: {error}") from error
     except (Exception, SystemExit, KeyboardInterrupt) as error:
