@@ -176,7 +176,8 @@ def _line(prefix: str, row: dict[str, Any]) -> str:
             f'{{"status_code": {_text(row["status_code"])}, "request_id": {_text(row["request_id"])}, '
             f'"body": {body}}}'
         )
-    elif row["error"] is not None:
+    # The body of an HTTP error says what was wrong. That of a 2xx response which has no answer does not.
+    if row["error"] is not None and (row["response"] is None or row["status_code"] < 300):
         kind = row["error"]["kind"]
         error = _text({"code": CODES.get(kind, kind), "message": row["error"]["message"]})
     return json_line(

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 
 import pyarrow as pa
@@ -77,10 +78,16 @@ def files_beside(output_uri: str) -> tuple[str, ...]:
 
 
 def refuse_foreign_rows(output_uri: str, suffix: str, beside: Sequence[str]) -> None:
-    """BadInput for a file in the output directory that is not of a job and has the suffix of parts: who reads the
-    directory would read its rows as answers.
+    """BadInput for a file in the output directory or below that is not of a job and has the suffix of parts: who reads
+    the directory would read its rows as answers. Readers pass over names that begin with _ or a point.
     """
     foreign = [name for name in beside if name.lower().endswith(f".{suffix}")]
+    for name in beside:
+        if name in foreign or name.startswith(("_", ".")):
+            continue
+        with suppress(BadInput):  # nothing is found
+            below = storage.expand([f"{output_uri}/{name}/**/*.{suffix}"])
+            foreign += [file.uri.removeprefix(f"{output_uri}/") for file in below]
     if foreign:
         raise BadInput(
             f"{output_uri} holds {first_few(foreign, 3)}, which no job has written: readers of the directory would "

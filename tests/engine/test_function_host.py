@@ -451,6 +451,27 @@ def test_the_code_of_a_function_is_what_it_imported_below_its_folder_without_wha
     assert engine.code["own.py"] == hashlib.sha256((tmp_path / "own.py").read_bytes()).hexdigest()
 
 
+def test_the_code_of_a_function_outside_its_folders_is_its_own_package(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PYTHONPATH or installed; the ledger had no version of such code, and rows of two versions looked alike."""
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "folder"
+    (elsewhere / "team").mkdir(parents=True)
+    folder.mkdir()
+    (elsewhere / "team" / "__init__.py").write_text("")
+    (elsewhere / "team" / "words.py").write_text("louder = str.upper\n")
+    (elsewhere / "other.py").write_text("")
+    (elsewhere / "team" / "own.py").write_text(
+        "import other\nfrom team import words\ndef run(rows):\n    return rows\n"
+    )
+    (elsewhere / "alone.py").write_text("def run(rows):\n    return rows\n")
+    monkeypatch.setenv("PYTHONPATH", str(elsewhere))
+    engine = host("team.own:run", None, folder)
+    assert sorted(engine.code) == ["team/__init__.py", "team/own.py", "team/words.py"]
+    own = hashlib.sha256((elsewhere / "alone.py").read_bytes()).hexdigest()
+    assert host("alone:run", None, folder).code == {"alone.py": own}
+
+
 FILLS_A_TABLE = """
 import time
 from pathlib import Path

@@ -417,7 +417,7 @@ def test_a_stop_ends_what_is_under_way_and_the_engine_serves_others(
         ({"prompt_tokens": 5, "completion_tokens": 0}, (5, 1), 1),
         ({"prompt_tokens": 5, "total_tokens": 9}, (5, 4), 0),
         ({"prompt_tokens": 5}, (5, 1), 1),
-        ({"prompt_tokens": "5", "completion_tokens": "3"}, (5, 3), 0),
+        ({"prompt_tokens": "5", "completion_tokens": "3"}, (5, 3), 8),
         ({"prompt_tokens": 5.0, "completion_tokens": 2.5}, (5, 3), 3),
         ({"input_tokens": 5, "output_tokens": 3}, (5, 3), 0),
     ],

@@ -179,7 +179,7 @@ def came_back(site: Site) -> None:
 def test_a_file_that_is_not_what_was_written_costs_no_row(
     old: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, real = rows(old), storage.write_whole
+    before, real = rows(old), storage.write_owned
 
     torn_at = []
 
@@ -192,8 +192,9 @@ def test_a_file_that_is_not_what_was_written_costs_no_row(
             Path(uri).write_bytes(data)
         return written
 
-    monkeypatch.setattr(storage, "write_whole", torn)
+    monkeypatch.setattr(storage, "write_owned", torn)
     assert archive(old) == "kept"
+    assert torn_at != []
     assert rows(old) == before
     monkeypatch.undo()
     # Left alone for an hour, so that others have their turn.

@@ -53,6 +53,12 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "held" / "part-000000-a1.parquet").write_bytes(b"x")
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "last-year.parquet").write_bytes(b"x")
+    (tmp_path / "below" / "year" / "deep").mkdir(parents=True)
+    (tmp_path / "below" / "year" / "deep" / "rows.parquet").write_bytes(b"x")
+    (tmp_path / "aside" / "_tmp").mkdir(parents=True)
+    (tmp_path / "aside" / "_tmp" / "rows.parquet").write_bytes(b"x")
+    (tmp_path / "aside" / "notes").mkdir()
+    (tmp_path / "aside" / "notes" / "a.txt").write_bytes(b"x")
     return tmp_path
 
 
@@ -71,6 +77,10 @@ REFUSED: list[tuple[str, Edit]] = [
     ("is a file", lambda d: d["output"].update(uri=sibling(d, "file/out"))),
     ("does not know", lambda d: d["output"].update(uri=sibling(d, "held"))),
     ("no job has written", lambda d: d["output"].update(uri=sibling(d, "foreign"))),
+    (
+        "holds year/deep/rows.parquet, which no job has written",
+        lambda d: d["output"].update(uri=sibling(d, "below")),
+    ),
     ("took", lambda d: d["output"].update(format="jsonl", columns=["took"])),
     (
         "a Delta table has no type",

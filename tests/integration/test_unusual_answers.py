@@ -1,19 +1,22 @@
 """Responses of remote servers that are not plain answers: what becomes of the row, and what it costs."""
 
 import json
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from nightshift.common.errors import EngineRefused
+from nightshift.common.errors import EngineRefused, EngineUnavailable
 from nightshift.common.settings import Settings
 from nightshift.common.spec import EmbedTask, GenerateTask, OpenaiEngineSpec, RequestsTask, Task
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.openai.engine import OpenaiEngine
 from nightshift.worker.engines.openai.server import RetryPolicy
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Usage, Work
+from tests.support.fleet import wait_until
 from tests.support.misbehaving import CHAT, EMBEDDINGS, TRIES, Case, chat, choice
 from tests.support.remote import Call, Remote, Reply, answered
 
@@ -187,6 +190,98 @@ def test_only_several_different_rows_in_a_row_without_an_answer_pause_the_job(
     engine.close()
 
 
+def test_rows_without_an_answer_among_rows_with_one_pause_no_job_though_they_come_last(
+    remote: Remote,
+) -> None:
+    """They are requested again behind all others, so they end one after the other."""
+    engine = loaded(remote, QUICK, concurrency=4)
+    bad = choice("12", "abort")
+    remote.behave = lambda call: (
+        Reply(body={"choices": [bad]}) if "bad" in call.text else answered(call)
+    )
+    texts = ["bad" if index % 5 == 0 else "good" for index in range(40)]
+    found = run(engine, generate(), chats(*texts))
+    refused = {index for index, each in found.items() if isinstance(each, Refusal)}
+    assert (len(found), refused) == (40, set(range(0, 40, 5)))
+    engine.close()
+
+
+@pytest.mark.parametrize("end", ["timeout", "cancel"])
+def test_a_request_whose_response_nobody_waits_for_counts_its_prompt_as_an_estimate(
+    remote: Remote, end: str
+) -> None:
+    engine = loaded(remote, QUICK, concurrency=1)
+    go = threading.Event()
+
+    def behave(call: Call) -> Reply:
+        if "slow" in call.text:
+            go.wait(60)
+        return answered(call)
+
+    remote.behave = behave
+    spent: list[Usage] = []
+    rows: dict[int, Outcome] = {}
+    seconds = 0.2 if end == "timeout" else 60
+    work = Work(generate(), chats("slow " * 100), seconds, rows.__setitem__, spend=spent.append)
+    batch = engine.start(work)
+    if end == "cancel":
+        wait_until(lambda: remote.calls, what="a request")
+        batch.cancel()
+        wait_until(lambda: spent, what="the usage")
+    else:
+        with suppress(EngineUnavailable):
+            batch.result(60)
+    go.set()
+    found = [*rows.values(), *spent]
+    counted = sum(each.prompt_tokens for each in found)
+    assert counted >= 100, "four bytes are a token"
+    assert sum(each.estimated_tokens for each in found) >= 100
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "response"),
+    [
+        ("/v1/embeddings", {"input": "a"}, {"data": []}),
+        ("/v1/embeddings", {"input": ["a", "b"]}, {"data": [{"index": 0, "embedding": [1.0]}]}),
+        ("/v1/embeddings", {"input": [1, 2]}, {"data": [{"index": 0}, {"index": 1}]}),
+        ("/v1/responses", {"input": "a"}, {"status": "completed", "output": []}),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "a"}]},
+            {"choices": [choice("12", "abort")]},
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "a"}]},
+            {"choices": [choice("12", None)]},
+        ),
+    ],
+)
+def test_a_response_without_an_answer_is_an_error_with_the_clients_own_model(
+    engine: OpenaiEngine, remote: Remote, path: str, body: Any, response: Any
+) -> None:
+    remote.behave = lambda call: Reply(body={**response, "model": "real-2024"})
+    task = RequestsTask(kind="requests", endpoint=path, model_from="engine")
+    request = Request(0, body={**body, "model": "team"})
+    (outcome,) = run(engine, task, [request]).values()
+    assert isinstance(outcome, Refusal)
+    assert json.loads(outcome.columns["response"])["model"] == "team"
+
+
+@pytest.mark.parametrize("index", [json.loads("Infinity"), "x", {"a": 1}, json.loads("NaN")])
+def test_an_impossible_index_is_a_response_without_an_answer(
+    engine: OpenaiEngine, remote: Remote, index: Any
+) -> None:
+    remote.behave = lambda call: Reply(
+        body=json.dumps({"choices": [{**choice("a", "stop"), "index": index}]}).encode()
+    )
+    (outcome,) = run(engine, generate(), chats("a")).values()
+    assert isinstance(outcome, Refusal)
+    assert "the response has no answer" in outcome.message
+    assert len(remote.calls) == TRIES
+
+
 @pytest.mark.parametrize(
     ("model_from", "named", "sent", "returned"),
     [
@@ -227,7 +322,9 @@ BROKEN = [choice("blu", "abort")]
         ("/v1/chat/completions", {"hello": 1}, TRIES),
         ("/v1/completions", {"choices": [{"text": "x", "finish_reason": None}]}, TRIES),
         ("/v1/completions", {"choices": [{"text": "x", "finish_reason": "stop"}]}, 1),
-        ("/v1/responses", {"output": [], "status": "completed", "error": None}, 1),
+        ("/v1/responses", {"output": [{"type": "message"}], "status": "completed"}, 1),
+        ("/v1/responses", {"output": [], "status": "incomplete"}, 1),
+        ("/v1/responses", {"output": [], "status": "completed", "error": None}, TRIES),
         ("/v1/responses", {"output": [], "status": "failed"}, TRIES),
         ("/v1/responses", {"output": [], "status": "queued"}, TRIES),
         ("/v1/embeddings", {"data": [{"embedding": [1.0]}]}, 1),

@@ -88,7 +88,11 @@ CHAT: dict[str, Case] = {
     "second_first": Case(chat(choice("red") | {"index": 1}, choice()), "blue"),
     "no_usage": Case(chat(choice(), usage=None), "blue", 1, (9, 1), 10),
     "text_usage": Case(
-        chat(choice(), usage={"prompt_tokens": "7", "completion_tokens": "3"}), "blue"
+        chat(choice(), usage={"prompt_tokens": "7", "completion_tokens": "3"}),
+        "blue",
+        1,
+        (7, 3),
+        10,
     ),
     "fraction_usage": Case(
         chat(choice(), usage={"prompt_tokens": 6.5, "completion_tokens": 2.5}),

@@ -242,12 +242,21 @@ def main() -> None:
         except LoadProblem as problem:
             channel.send({"problem": str(problem), "causes": error_types(problem.__cause__)})
             return
-        modules = [each for each in sys.modules.values() if type(each) is type(sys)]
-        channel.send(
-            {"problem": None, "files": [str(vars(each).get("__file__")) for each in modules]}
-        )
+        channel.send({"problem": None, **_files(setup["callable"])})
         while True:
             channel.send(*answered(function, setup["callable"], *channel.receive()))
+
+
+def _files(where: str) -> dict[str, Any]:
+    """The files of all modules; those of the package that the callable is in, and the folder in which that lies."""
+    modules = {name: each for name, each in sys.modules.items() if type(each) is type(sys)}
+    files = {name: str(vars(each).get("__file__")) for name, each in modules.items()}
+    package = where.partition(":")[0].partition(".")[0]
+    own = [file for name, file in files.items() if name.partition(".")[0] == package]
+    folder = Path(files.get(package, "None")).parent
+    is_package = hasattr(modules.get(package), "__path__")
+    root = folder.parent if is_package else folder
+    return {"files": [*files.values()], "own": own, "root": str(root)}
 
 
 if __name__ == "__main__":

@@ -183,7 +183,8 @@ class HostProcess:
             if any("builtins.ModuleNotFoundError" in names for names in head["causes"][:1]):
                 raise EngineNotHere(head["problem"])
             raise EngineLoadFailed(head["problem"], head["causes"])
-        self.code = digests(head["files"], setup.folders)
+        # A function may lie elsewhere, on PYTHONPATH or installed: then its own package counts.
+        self.code = digests(head["files"], setup.folders) or digests(head["own"], [head["root"]])
 
     def _ask(
         self,

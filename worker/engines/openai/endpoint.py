@@ -61,7 +61,7 @@ class Endpoint(Protocol):
 
     def outcomes(self, data: Any) -> Sequence[Outcome]:
         """The outcome of each sample, without its tokens, of a response's JSON; ValueError, KeyError, TypeError,
-        IndexError or AttributeError for a response that has no answer.
+        IndexError, ArithmeticError or AttributeError for a response that has no answer.
         """
 
     def parsed(self, response: Response, request: Request) -> Sequence[Outcome] | RequestError:
@@ -72,7 +72,14 @@ class Endpoint(Protocol):
             if isinstance(response.data, Mapping) and (error := response.data.get("error")):
                 raise ValueError(f"it is an error: {error_text(error)}")
             return self.outcomes(response.data)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
             name = "" if type(error) is ValueError else f"{type(error).__name__}: "
             return RequestError(
                 f"the response has no answer ({name}{error})"[:MOST_MESSAGE],

@@ -33,7 +33,12 @@ from nightshift.worker.engines.openai.errors import RequestError, request_error,
 from nightshift.worker.engines.openai.limiter import Limiter, Rates, Reservation
 from nightshift.worker.engines.openai.requests import endpoint_for
 from nightshift.worker.engines.openai.server import RequestHistory, RetryPolicy, Server
-from nightshift.worker.engines.openai.usage import estimated_tokens, is_counted, usage_of
+from nightshift.worker.engines.openai.usage import (
+    estimated_tokens,
+    is_counted,
+    sent_usage,
+    usage_of,
+)
 from nightshift.worker.engines.protocol import (
     Outcome,
     Refusal,
@@ -267,11 +272,17 @@ class OpenaiEngine:
             reservation = await self._limiter.admit(estimated_tokens(body), waiting)
             work.recorder.rows_entered()
             history.sent_at = began = time.monotonic()
+            if history.answers_before is None:
+                history.answers_before = self._server.answers[endpoint.path]
             try:
                 async with asyncio.timeout(work.row_timeout_seconds - history.spent_seconds):
                     response = await self._server.client.send(endpoint.path, body)
+            except asyncio.CancelledError:
+                history.usage += sent_usage(body)
+                raise
             except TimeoutError:
                 # The reservation stays: the server may have used the tokens.
+                history.usage += sent_usage(body)
                 history.spent_seconds = 0.0
                 late = timed_out(work)
                 return RequestError(late.message, kind=late.kind, is_timeout=True)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -12,6 +13,7 @@ from nightshift.common.formats.jsonl.members import with_member
 from nightshift.common.permits import models
 from nightshift.common.spec import EmbedTask, GenerateTask, OpenaiEngineSpec, RequestsTask, Task
 from nightshift.common.states import RowErrorKind
+from nightshift.common.text import counted
 from nightshift.worker.engines import pooling
 from nightshift.worker.engines.openai.chat import ChatCompletions, broken_text, is_broken
 from nightshift.worker.engines.openai.endpoint import (
@@ -110,6 +112,14 @@ ENDED = (None, "completed", "incomplete")
 """Values of `status`, which responses alone have, of a response that holds an answer, whole or cut."""
 
 
+def _inputs(body: Mapping[str, Any] | None) -> int:
+    """How many inputs a request for embeddings has: a list of numbers is the tokens of one."""
+    given = (body or {}).get("input")
+    if isinstance(given, list) and given and not isinstance(given[0], int):
+        return len(given)
+    return 1
+
+
 class PassThrough(Endpoint):
     """A request of a batch file, as its author wrote it."""
 
@@ -142,31 +152,47 @@ class PassThrough(Endpoint):
 
     def parsed(self, response: Response, request: Request) -> Sequence[Outcome] | RequestError:
         """Return the response unchanged if it is one of the endpoint, but for `model`: the name in the request, if that
-        is not the engine's.
+        is not the engine's. The same holds for the response of a RequestError.
         """
         found = super().parsed(response, request)
         if isinstance(found, RequestError):
-            return found
-        text = response.text
-        named = (request.body or {}).get("model")
-        if self._model_is_fixed and named and response.data.get("model", named) != named:
-            text = with_member(text, "model", json.dumps(named))
+            return replace(found, body=found.body and self._renamed(response, request))
+        if self.path == "/embeddings" and (wanted := _inputs(request.body)) != len(
+            response.data["data"]
+        ):
+            return RequestError(
+                f"the response has {counted(len(response.data['data']), 'embedding')} for {counted(wanted, 'input')}",
+                is_answered=True,
+                status=response.status,
+                request_id=response.request_id,
+                body=self._renamed(response, request),
+            )
+        text = self._renamed(response, request)
         return [Answer(response_columns(response.status, response.request_id, text))]
+
+    def _renamed(self, response: Response, request: Request) -> str:
+        """The text of a response with the name that the request has for the model."""
+        named, data = (request.body or {}).get("model"), response.data
+        is_other = isinstance(data, Mapping) and data.get("model", named) != named
+        if self._model_is_fixed and named and is_other:
+            return with_member(response.text, "model", json.dumps(named))
+        return response.text
 
     def outcomes(self, data: Any) -> Sequence[Outcome]:
         """Nothing: raises what `parsed` handles for a response that is not one of the endpoint, or whose server gave
         up before the model ended.
         """
-        found = data[RESULTS[self.path]]
+        name = RESULTS[self.path]
+        found = data[name]
         if not isinstance(found, list):
-            raise TypeError(f"its {RESULTS[self.path]} is not a list")
+            raise TypeError(f"its {name} is not a list")
         if data.get("status") not in ENDED:
             raise ValueError(f"its status is {data['status']!r}"[:MOST_MESSAGE])
-        if self.path in ("/chat/completions", "/completions"):
-            if not found:
-                raise ValueError("it has no choice")
-            if all(map(is_broken, found)):
-                raise ValueError(broken_text(found[0]))
+        # A response that was cut may have nothing but thoughts, which some servers leave out.
+        if not found and data.get("status") != "incomplete":
+            raise ValueError(f"its {name} is empty")
+        if name == "choices" and all(map(is_broken, found)):
+            raise ValueError(broken_text(found[0]))
         return []
 
     def refusal(self, error: RequestError) -> Refusal:

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,8 +108,8 @@ class RetryPolicy:
     timeout, and after `outage_seconds` without an answer to any row. If the server has answered another
     row meanwhile, or answers a probe, the row fails. If not, a refused key or account pauses the job, a
     timeout or an outage releases the batch, and after any other failure the row is tried again. A 2xx response
-    without an answer is paid: after `unusable_tries` of them the row fails, and after `unusable_rows` rows in a row
-    that failed so the job pauses. A probe may take `probe_seconds`, and its result is valid for `probe_valid_seconds`.
+    without an answer is paid: after `unusable_tries` of them the row fails, and after `unusable_rows` such rows, with
+    no answer to another row since their first requests, the job pauses. A probe may take `probe_seconds`, and its result is valid for `probe_valid_seconds`.
     """
 
     tries: int = 6
@@ -134,7 +135,8 @@ class RequestHistory:
 
     `spent_seconds` is the time in the server, without any queue. `sent_at` is when the latest try
     was sent, `failing_since` when the first one failed (monotonic seconds). `unusable` counts 2xx responses without
-    an answer. `usage` is what all requests of the row took.
+    an answer. `usage` is what all requests of the row took. `answers_before` is `Server.answers` of the endpoint as the
+    first request was sent.
     """
 
     spent_seconds: float = 0.0
@@ -144,12 +146,14 @@ class RequestHistory:
     failing_since: float = 0.0
     unusable: int = 0
     usage: Usage = NO_TOKENS
+    answers_before: int | None = None
 
 
 class Server:
     """The remote server of one engine, whose loop alone uses this.
 
-    `answered_at` is when a row last got an answer (monotonic seconds). `ignores_n`: the server returned one sample
+    `answered_at` is when a row last got an answer (monotonic seconds), and `answers` counts the answers by path.
+    `ignores_n`: the server returned one sample
     where several were requested. `redact` takes the key out
     of a text.
     """
@@ -160,6 +164,7 @@ class Server:
         self.redact = redactor(key)
         self.answered_at = 0.0
         self.ignores_n = False
+        self.answers: Counter[str] = Counter()
         self._unusable: dict[str, set[int]] = {}
         self._base_url = spec.base_url
         self._has_key = bool(key)
@@ -201,6 +206,7 @@ class Server:
     def answered(self, endpoint: Endpoint) -> None:
         """Record that a row has its answer, or that its body was refused."""
         self.answered_at = time.monotonic()
+        self.answers[endpoint.path] += 1
         self._unusable.pop(endpoint.path, None)
 
     def is_unusable(
@@ -208,12 +214,15 @@ class Server:
     ) -> bool:
         """Return True if the row fails after this 2xx response without an answer, False if it is requested again.
 
-        Raises EngineRefused where several rows in a row have failed so: the address or the model is not what the
-        spec takes it for.
+        Raises EngineRefused where several rows have failed so while no other row got an answer: the address or the
+        model is not what the spec takes it for. Rows without an answer among rows with one may come last, since
+        they are requested again.
         """
         history.unusable += 1
         if history.unusable < self._policy.unusable_tries:
             return False
+        if self.answers[endpoint.path] != history.answers_before:
+            return True
         rows = self._unusable.setdefault(endpoint.path, set())
         rows.add(row_index)
         if len(rows) < self._policy.unusable_rows:

@@ -50,14 +50,20 @@ def usage_of(response: Any, body: Mapping[str, Any]) -> Usage:
     return Usage(prompt, output, reasoning_tokens=_reasoning(counts), estimated_tokens=estimated)
 
 
+def sent_usage(body: Mapping[str, Any]) -> Usage:
+    """An estimate of what a request took whose response nobody waited for: its prompt."""
+    prompt = min(math.ceil(prompt_tokens(body)), INT32_MAX)
+    return Usage(prompt, 0, estimated_tokens=prompt)
+
+
 def is_counted(response: Any) -> bool:
     """Whether a response has a count of its tokens."""
     return isinstance(response, Mapping) and isinstance(response.get("usage"), Mapping)
 
 
 def _count(counts: Mapping[str, Any], *names: str) -> tuple[int | None, bool]:
-    """Return the count under the first of the names that is present, and whether it is a whole number; None
-    for one that is missing or impossible. A fraction of a token is rounded up.
+    """Return the count under the first of the names that is present, and whether it is exact: a whole JSON number; None
+    for one that is missing or impossible. A fraction of a token is rounded up, and digits in a text are taken.
     """
     value = next((counts[name] for name in names if counts.get(name) is not None), None)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -68,7 +74,7 @@ def _count(counts: Mapping[str, Any], *names: str) -> tuple[int | None, bool]:
         return None, False
     if not 0 <= number <= INT32_MAX:
         return None, False
-    return math.ceil(number), number.is_integer()
+    return math.ceil(number), number.is_integer() and not isinstance(value, str)
 
 
 def _reasoning(counts: Mapping[str, Any]) -> int:
