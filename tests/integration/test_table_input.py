@@ -30,6 +30,7 @@ from nightshift.producer.submit.intake import NOTHING
 from nightshift.producer.submit.submit import Submitted, submit
 from nightshift.producer.tables import delta_log
 from nightshift.producer.tables.catalogs import open_catalog
+from nightshift.producer.tables.input import delta as delta_input
 from nightshift.producer.tables.store_options import storage_options
 from nightshift.producer.verify.verify import verify
 from nightshift.producer.watch import look
@@ -974,6 +975,14 @@ def test_a_log_that_becomes_a_link_while_delta_rs_opens_the_table_shows_no_other
 
     monkeypatch.setattr(delta_log, "check_sidecars", swapped)
     with pytest.raises(BadInput, match="link"):
+        delta.begin()
+
+
+def test_a_private_copy_fills_no_disk(delta: DeltaLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    mapped(delta)
+    delta.settings = Settings(allowed_roots=(str(delta.root), str(delta.folder / "out")))
+    monkeypatch.setattr(delta_input, "KEPT_FREE_BYTES", 2**62)
+    with pytest.raises(BadInput, match="no room here in the folder of temporary files"):
         delta.begin()
 
 

@@ -19,6 +19,7 @@ import pyarrow.dataset as ds
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, NightshiftError, StorageUnavailable
+from nightshift.common.formats import reading
 from nightshift.common.formats.known import FORMATS
 from nightshift.common.formats.streams import content_errors
 from nightshift.common.own_folder import own_folder
@@ -45,6 +46,9 @@ PRIVATE = "nightshift-delta-"
 """Begins the names of folders with files of a table as delta-rs opens them, where roots hold."""
 
 COPY_BYTES = 2**20
+
+KEPT_FREE_BYTES = 2**30
+"""What private copies leave of the disk to others."""
 
 BY_ID = "/by-id"
 """Ends the fingerprint of rows that delta-rs reads, and that are put in the order of their ids."""
@@ -154,7 +158,16 @@ class DeltaInput:
             for path in paths:
                 # A vector of another version may be gone.
                 with suppress(FileNotFoundError):
-                    _copy_file(delta_log.data_uri(self.root, path), folder / unquote(path))
+                    uri = delta_log.data_uri(self.root, path)
+                    self._refuse_to_fill(folder, storage.stat(uri).size)
+                    _copy_file(uri, folder / unquote(path))
+
+    def _refuse_to_fill(self, folder: Path, size: int) -> None:
+        if shutil.disk_usage(folder).free - size < KEPT_FREE_BYTES:
+            raise BadInput(
+                f"{self.uri} deletes rows by vectors or maps columns, and its files have no room here in the folder of "
+                "temporary files (TMPDIR): write the table without them, or enlarge that disk"
+            )
 
     def _copy_log(self, version: int | None, folder: Path) -> None:
         """Copies the log up to a version, None for all of it, so that no link leads delta-rs to another one."""
@@ -336,7 +349,9 @@ def _copy_file(uri: str, target: Path, *, links: bool = True) -> None:
     with storage.open_input(uri, sequential=True, links=links) as source:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as sink:
-            shutil.copyfileobj(source, sink, COPY_BYTES)
+            while piece := source.read(COPY_BYTES):
+                reading.current().check()
+                sink.write(piece)
 
 
 def _changes(action: dict[str, Any] | None) -> bool:
