@@ -49,8 +49,7 @@ def run(
     Raises SchemaMismatch when the tables no longer fit this code, BadInput when the metrics that
     the settings ask for cannot be served.
     """
-    footer_trial.begin()
-    with metrics.served(settings) as rounds:
+    with footer_trial.begun(), metrics.served(settings) as rounds:
         reaper = Reaper(ledger, settings, rounds, delete, state, stop)
         with reaper.at_end:
             turns, besides = at_work(reaper)

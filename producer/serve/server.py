@@ -52,7 +52,6 @@ def run(
     # failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
-    footer_trial.begin()
     listener = _listener(settings)
     host, port = listener.getsockname()[:2]
     log.info("serve_started", host=host, port=port)
@@ -84,7 +83,7 @@ def run(
     # Not joined: a frozen Postgres may hold up its question for a while.
     threading.Thread(target=health.watch, args=(ledger, done), daemon=True).start()
     try:
-        with listener:
+        with listener, footer_trial.begun():
             server.run(sockets=[listener])
     finally:
         done.set()

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -54,10 +55,14 @@ class FooterTrial:
         """
         process = self._idle.get()
         try:
-            if process is not None and process.poll() is not None:
+            if process is not None:
+                # It may have been killed while it was idle, which is no fault of this footer.
+                with suppress(TrialFailedError):
+                    _read(process, file, time.monotonic() + self._seconds)
+                    return
                 _end(process)
                 process = None
-            process = process or _start()
+            process = _start()
             _read(process, file, time.monotonic() + self._seconds)
         except BaseException:
             if process is not None:
@@ -75,19 +80,25 @@ class FooterTrial:
             self._idle.put(None)
 
 
-_of_process: FooterTrial | None = None
+_begun: list[FooterTrial] = []
 
 
-def begin() -> None:
-    """From now on this process reads no footer that a trial has not survived: for processes that many people share."""
-    global _of_process
-    _of_process = _of_process or FooterTrial()
+@contextmanager
+def begun() -> Iterator[None]:
+    """Meanwhile this process reads no footer that a trial has not survived: for processes that many people share."""
+    trial = FooterTrial()
+    _begun.append(trial)
+    try:
+        yield
+    finally:
+        _begun.remove(trial)
+        trial.close()
 
 
 def try_footer(file: bytes) -> None:
-    """`FooterTrial.check` in a process that called `begin`; elsewhere nothing."""
-    if _of_process is not None:
-        _of_process.check(file)
+    """`FooterTrial.check` while the process is `begun`; else nothing."""
+    for trial in _begun[-1:]:
+        trial.check(file)
 
 
 def _start() -> subprocess.Popen[bytes]:
