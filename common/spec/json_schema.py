@@ -62,7 +62,7 @@ def _refuse_patterns(schema: object) -> None:
     found = schema if isinstance(schema, dict) else {}
     names = found.get("patternProperties")
     names = list(names) if isinstance(names, dict) else []
-    # A validator looks for all patterns of names at once where additionalProperties are said.
+    # jsonschema joins the patterns if the schema has additionalProperties.
     for pattern in (found.get("pattern"), *names, "|".join(names)):
         try:
             patterns.compiled(pattern if isinstance(pattern, str) else "")

@@ -78,8 +78,8 @@ def files_beside(output_uri: str) -> tuple[str, ...]:
 
 
 def refuse_foreign_rows(output_uri: str, suffix: str, beside: Sequence[str]) -> None:
-    """BadInput for a file in the output directory or below that is not of a job and has the suffix of parts: who reads
-    the directory would read its rows as answers. Readers pass over names that begin with _ or a point.
+    """Raise BadInput if the output directory, at any depth, has a file with the suffix of the parts that no job wrote:
+    readers of the directory would take its rows for answers. They ignore names that begin with _ or a dot.
     """
     foreign = [name for name in beside if name.lower().endswith(f".{suffix}")]
     for name in beside:

@@ -48,7 +48,7 @@ LOOK_SECONDS = 600.0
 """Longest time in which a look reads the files of one append of a tenant; more files are then tried in halves."""
 
 TOO_LONG = f"{{}} takes more than {LOOK_SECONDS / 60:g} minutes to read: give it in smaller files"
-"""Why a file is refused that a look could not read in its time."""
+"""The reason stored for a file that a look did not read within LOOK_SECONDS."""
 
 
 def duties(reaper: Reaper) -> Sequence[Duty]:

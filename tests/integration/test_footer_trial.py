@@ -180,8 +180,8 @@ def test_serve_and_a_look_outlive_a_file_that_ends_its_reader(door: Door) -> Non
     write_rows(door.folder / "in", [("c.parquet", 4)])
 
     wait_until(lambda: door.status("watched")["watch"]["refused"], what="a refusal by the look")
-    said = door.command("status", "watched").stdout
-    assert "b.parquet: columns are encrypted" in said, said
+    status = door.command("status", "watched").stdout
+    assert "b.parquet: columns are encrypted" in status, status
     wait_until(lambda: door.status("watched")["rows_total"] == 7, what="the rows of c.parquet")
     assert (server.poll(), reaper.poll()) == (None, None)
     server.kill()

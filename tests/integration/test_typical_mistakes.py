@@ -322,7 +322,7 @@ def test_a_cancelled_job_needs_its_module_no_more(alone: Fleet) -> None:
         "import pathlib, time\n"
         "def length(rows):\n"
         f"    pathlib.Path({str(begun)!r}).touch()\n"
-        "    time.sleep(60)\n"
+        "    time.sleep(60)  # under way until the cancel ends its process\n"
     )
     running = alone.start("nightshift.producer.cli", "run", *PLAIN)
     wait_until(begun.exists, what="a call of the function")

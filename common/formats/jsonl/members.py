@@ -1,4 +1,4 @@
-"""The members of a JSON object as the text has them, so that what is not looked at stays as it was written."""
+"""Read and replace single members in the text of a JSON object; all other text is kept byte for byte."""
 
 import json
 import re
@@ -9,12 +9,12 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 def member(text: str, name: str) -> str | None:
-    """The text of a member of a valid JSON object, of the first one if its key is repeated; None without one."""
+    """Return the JSON text of a member of a valid JSON object: the first if the key is repeated, None if it is absent."""
     return next((text[start:stop] for key, start, stop in _members(text) if key == name), None)
 
 
 def with_member(text: str, name: str, value: str) -> str:
-    """The object with another value, a JSON text, for each member of this name."""
+    """Replace the value of every member with this key by `value`, a JSON text."""
     at, found = 0, []
     for key, start, stop in _members(text):
         if key == name:
@@ -24,7 +24,7 @@ def with_member(text: str, name: str, value: str) -> str:
 
 
 def _members(text: str) -> Iterator[tuple[str, int, int]]:
-    """Each key, and where the text of its value begins and ends."""
+    """Yield each key with the start and end offsets of its value."""
     at = _past_space(text, text.index("{") + 1)
     while text[at] != "}":
         key, at = _DECODER.raw_decode(text, at)

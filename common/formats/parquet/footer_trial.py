@@ -56,7 +56,7 @@ class FooterTrial:
         process = self._idle.get()
         try:
             if process is not None:
-                # It may have been killed while it was idle, which is no fault of this footer.
+                # An idle process may have been killed, for example for lack of memory: the footer is not to blame.
                 with suppress(TrialFailedError):
                     _read(process, file, time.monotonic() + self._seconds)
                     return
