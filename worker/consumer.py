@@ -39,9 +39,17 @@ class PatientConsumer(Consumer):
         self._pause_seconds = 0.0
         self._failed_at = float("-inf")
 
+    def on_connection_error_before_connected(self, exc: Exception) -> None:
+        """Pause after a broker that answered the connection with an error, such as OOM or READONLY."""
+        self._pause(exc)
+
     def on_connection_error_after_connected(self, exc: Exception) -> None:
-        """Close the connection, and pause before the next one unless the worker is shutting down."""
+        """Close the connection, and pause before the next one."""
         super().on_connection_error_after_connected(exc)
+        self._pause(exc)
+
+    def _pause(self, exc: Exception) -> None:
+        """Wait before the next connection, unless the worker is shutting down."""
         now = time.monotonic()
         self._pause_seconds = next_pause_seconds(self._pause_seconds, now - self._failed_at)
         self._failed_at = now
