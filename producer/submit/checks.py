@@ -18,12 +18,16 @@ from nightshift.common.formats.table_types import TITLES, NoTableType
 from nightshift.common.spec import GenerateTask, JobSpec, finish_by
 from nightshift.common.spec.tasks.template_arguments import column_of
 from nightshift.common.storage import FileInfo
+from nightshift.common.templates.sandbox import template_columns
 from nightshift.common.text import did_you_mean, first_few
 from nightshift.producer.submit.planning import schema_merge
 from nightshift.producer.submit.planning.planner import Plan
 
 SINGLE_BRACES = re.compile(r"(?<!\{)\{\s*([^{}]*[^{}\s])\s*\}(?!\})")
 """What stands in single braces, as in `str.format` of Python."""
+
+SHOWN_CHARACTERS = 60
+"""Characters of a template that a message shows."""
 
 
 def check_output(
@@ -121,13 +125,25 @@ def check_columns(spec: JobSpec, schema: pa.Schema) -> None:
         named.insert(0, ("input.id", spec.input.id))
     if isinstance(spec.task, GenerateTask):
         named += _of_generate(spec.task)
-    named += [("the template", name) for name in sorted(spec.task.columns)]
+    for template in spec.task.templates:
+        place = f"the template task.{spec.task.place_of(template)}"
+        for name in sorted(template_columns(template)):
+            named.append((f"{place}, {_line_with(template, name)!r},", name))
+    named += [("the task", name) for name in sorted(spec.task.columns)]
     for place, name in named:
         if name not in schema.names:
             raise BadInput(
                 f"{place} names the column {name!r}{did_you_mean(name, schema.names)}, which the input does not have: it has "
                 f"{first_few(schema.names, 20)}{_delimiter_hint(spec, schema)}"
             )
+
+
+def _line_with(template: str, name: str) -> str:
+    """The first line of a template that has a column's name, shortened around it."""
+    line = next((line for line in template.splitlines() if name in line), template)
+    at = max(0, line.find(name) - SHOWN_CHARACTERS // 2)
+    shown = line[at : at + SHOWN_CHARACTERS]
+    return f"{'…' if at else ''}{shown}{'…' if at + len(shown) < len(line) else ''}"
 
 
 def check_braces(spec: JobSpec, schema: pa.Schema) -> None:

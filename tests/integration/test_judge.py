@@ -152,7 +152,7 @@ def test_rows_of_a_drained_batch_come_in_the_order_of_the_dataset(
                 "task": {"kind": "generate", "prompt": "{{ lout }}"},
                 "engine": {"backend": "vllm", "model": "M"},
             },
-            r"the template names the column 'lout' \(did you mean 'loud'\?\)",
+            r"the template task.prompt, '.*', names the column 'lout' \(did you mean 'loud'\?\)",
         ),
         ({"output": {"uri": "y", "columns": ["output"]}}, "'output' is reserved"),
         ({"task": {"kind": "dance"}}, "task"),

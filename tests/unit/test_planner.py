@@ -262,7 +262,11 @@ def test_columns_that_exist_are_fine_nested_ones_by_their_root():
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        (generate("{{ txt }}"), "the template names the column 'txt' .did you mean 'text'?"),
+        (
+            generate("Rate:\n" + "so " * 30 + "{{ txt }}!"),
+            "the template task.prompt, '…so so so so so so so so so {{ txt }}!', names the column 'txt' "
+            ".did you mean 'text'?",
+        ),
         (generate(input={"id": "reviewid"}), "input.id names the column 'reviewid'"),
         (generate(input={"columns": ["zzz"]}), "input.columns names the column 'zzz', which"),
         (generate(output={"columns": ["metas"]}), "output.columns names the column 'metas'"),

@@ -33,9 +33,12 @@ class TaskSection(Section):
                 else:
                     compiled(template)
             except ValueError as error:
-                place = _place(self.model_dump(exclude_unset=True), template)
-                raise ValueError(f"{place}: {error}") from error
+                raise ValueError(f"{self.place_of(template)}: {error}") from error
         return self
+
+    def place_of(self, template: str) -> str:
+        """The place of a template in the section, as `messages.0.content`."""
+        return _place(self.model_dump(exclude_unset=True), template)
 
     @property
     def answers(self) -> tuple[str, ...]:
