@@ -97,14 +97,15 @@ def wide_encoding(head: bytes) -> str | None:
             return name
     first = head[:64]
     if len(first) >= 4 and b"\0" in first:
-        if not any(first[1::2]) and all(first[::2]):
+        even, odd = first[::2], first[1::2]
+        if all(even) and 2 * odd.count(0) > len(odd):
             return "UTF-16LE"
-        if not any(first[:-1:2]) and all(first[1::2]):
+        if all(odd) and 2 * even.count(0) > len(even):
             return "UTF-16BE"
     return None
 
 
-def in_utf_8(uri: str, encoding: str = "LATIN1") -> str:
+def in_utf_8(uri: str, encoding: str = "CP1252") -> str:
     """Return the command that converts a text file from an encoding to UTF-8. The command names a file of a store
     without its folder.
     """

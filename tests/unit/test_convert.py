@@ -338,10 +338,10 @@ def test_a_record_of_another_width_is_a_bad_row_in_its_place(tmp_path, monkeypat
         (b"id,id\n1,2\n", r"a\.csv: its header names the column 'id' more than once"),
         (b"id,\n1,2\n", r"a\.csv: column 2 of its header has no name"),
         (b"id,\0why\n1,2\n", r"a\.csv: its header names a column '.x00why', which is reserved"),
-        ("id,näme\n1,2\n".encode("latin-1"), r"a\.csv: its header is not UTF-8.*iconv"),
+        ("id,näme\n1,2\n".encode("latin-1"), r"a\.csv line 1: not UTF-8: .*iconv"),
         (
             "id,name\n1,Jürgen\n".encode("latin-1"),
-            r"a\.csv row 1: not UTF-8: .*iconv -f LATIN1 -t UTF-8 \S*/a\.csv > a-utf8\.csv`",
+            r"a\.csv line 2: not UTF-8: .*iconv -f CP1252 -t UTF-8 \S*/a\.csv > a-utf8\.csv`",
         ),
         ("id,name\n1,x\n".encode("utf-16"), r"a\.csv"),
         (b'id,name\n1,"' + b"x" * 5000 + b"\n", r"a\.csv is no CSV in UTF-8 with records of at "),

@@ -5,8 +5,8 @@ record with too many or too few fields becomes a row that says so. Among the fir
 refused, since the file is then most likely another kind of CSV.
 """
 
+import codecs
 import json
-import re
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +26,9 @@ from nightshift.common.formats.csv.types import CANDIDATES, WHY, Candidate, Type
 BLOCK_BYTES = 16 * 2**20
 """Size of what is parsed at once; no record can be longer."""
 
+DECODED_BYTES = 2**20
+"""What is decoded at once to check its encoding."""
+
 FEW_TEXTS = 100
 
 HEAD_RECORDS = 1000
@@ -35,9 +38,6 @@ MOST_WRONG = 10**6
 """Most records of the wrong width that are held until a right one comes: Arrow hands out none of
 them before.
 """
-
-NOT_UTF_8 = re.compile(r"Row #(\d+):.*invalid UTF8")
-"""What Arrow says of a text that is no UTF-8; the error has no type of its own."""
 
 OTHER_DELIMITERS = ";\t|"
 
@@ -77,6 +77,7 @@ def header(uri: str, head: bytes, delimiter: str) -> list[str]:
     if (encoding := source_files.wide_encoding(head)) is not None:
         command = source_files.in_utf_8(uri, encoding)
         raise BadInput(f"{uri} is {encoding}, not UTF-8: convert it with `{command}`")
+    _EncodingCheck(uri).check(head)
     # The file may be a header alone, whose line has no end.
     try:
         first = _reader(pa.BufferReader(head + b"\n"), delimiter, lambda _: "skip")
@@ -87,8 +88,6 @@ def header(uri: str, head: bytes, delimiter: str) -> list[str]:
         raise BadInput(
             f"{uri}: its header has no end: it opens a quote that nothing closes"
         ) from error
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{uri}: its header is not UTF-8: {_to_utf_8(uri)}") from error
     if "" in names:
         raise BadInput(
             f"{uri}: column {names.index('') + 1} of its header has no name: give it one"
@@ -100,8 +99,29 @@ def header(uri: str, head: bytes, delimiter: str) -> list[str]:
     return names
 
 
-def _to_utf_8(uri: str) -> str:
-    return f"convert it, as with `{source_files.in_utf_8(uri)}` (that it is Latin-1 is a guess)"
+class _EncodingCheck:
+    """Checks that a file, read block by block from its start, is UTF-8. Arrow does not decode what it skips, and
+    prints a traceback for a record of the wrong width that cannot be decoded.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._line = 1
+
+    def check(self, block: Any, *, is_last: bool = False) -> None:
+        """BadInput names the line of the first byte that is not UTF-8."""
+        whole = memoryview(block)
+        try:
+            for at in range(0, len(whole) or 1, DECODED_BYTES):
+                text = self._decoder.decode(whole[at : at + DECODED_BYTES], is_last)
+                self._line += text.count("\n")
+        except UnicodeDecodeError as error:
+            line = self._line + error.object[: error.start].count(b"\n")
+            command = source_files.in_utf_8(self._uri)
+            raise BadInput(
+                f"{self._uri} line {line}: not UTF-8: convert it, as with `{command}` (that it is Windows-1252 is a guess)"
+            ) from error
 
 
 class _WithLastRecord:
@@ -111,11 +131,17 @@ class _WithLastRecord:
 
     closed = False
 
-    def __init__(self, stream: Any, record: str) -> None:
+    def __init__(self, uri: str, stream: Any, record: str) -> None:
         self._stream = stream
         self._left = f"\n{record}".encode()
+        self._encoding = _EncodingCheck(uri)
 
     def read(self, size: int) -> pa.Buffer | bytes:
+        data = self._read(size)
+        self._encoding.check(data, is_last=not len(data))
+        return data
+
+    def _read(self, size: int) -> pa.Buffer | bytes:
         data = self._stream.read_buffer(size)
         if len(data) == size:
             return data
@@ -163,7 +189,7 @@ def batches(
     at = 0
     try:
         reader = _reader(
-            pa.PythonFile(_WithLastRecord(stream, last), mode="r"),
+            pa.PythonFile(_WithLastRecord(uri, stream, last), mode="r"),
             delimiter,
             wrong,
             column_types={name: pa.string() for name in names},
@@ -177,10 +203,6 @@ def batches(
             yield rows
     except pa.ArrowInvalid as error:
         _refuse_wrong_records(uri, names, wrong.records)
-        if found := NOT_UTF_8.search(str(error)):
-            # The header is record 1.
-            place = f"{uri} row {int(found[1]) - 1}"
-            raise BadInput(f"{place}: not UTF-8: {_to_utf_8(uri)}") from error
         if "straddl" in str(error):
             raise pa.ArrowInvalid(
                 f"{error}; it is after row {at}, maybe of an open quote"

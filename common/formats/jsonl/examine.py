@@ -93,7 +93,7 @@ def _head(uri: str, rows: int, name: str, most_line_bytes: int) -> Iterator[list
             try:
                 parsed.append(parse_row(line))
             except ValueError as error:
-                why = str(error) if taken else _whole_value(name, line) or str(error)
+                why = str(error) if taken else _whole_file(name, line) or str(error)
                 raise BadInput(f"{name} line {number}: {why}") from error
             taken, held_bytes = taken + 1, held_bytes + len(line)
             if held_bytes > 4 * 2**20:
@@ -102,10 +102,13 @@ def _head(uri: str, rows: int, name: str, most_line_bytes: int) -> Iterator[list
     yield parsed
 
 
-def _whole_value(name: str, line: bytes) -> str:
-    """What is said where the first line that is no row begins one JSON value of the whole file; empty where it
-    does not.
+def _whole_file(name: str, line: bytes) -> str:
+    """The message for a first line that is no row because the whole file is in another encoding or one JSON value;
+    empty for any other line.
     """
+    if (encoding := source_files.wide_encoding(line)) is not None:
+        command = source_files.in_utf_8(name, encoding)
+        return f"{encoding}, not UTF-8: convert the file with `{command}`"
     start = line.lstrip()
     if start.startswith(b"["):
         return f"a JSON array begins, and not a row a line: `{source_files.lines_of(name)}` writes them"
