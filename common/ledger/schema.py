@@ -12,7 +12,7 @@ from nightshift.common.ledger.connection import Connection, Ledger, lift_time_li
 if TYPE_CHECKING:
     from alembic.config import Config
 
-SCHEMA = 45
+SCHEMA = 46
 """The newest migration that this code knows, as a number."""
 
 FIRST = 22

@@ -92,6 +92,8 @@ def _own(row: Row, children: int, reaper_seconds: float | None, here: Here, tena
         has_deadline=row["has_deadline"],
         watch_seconds=row["watch_seconds"],
         watch_error=row["watch_error"],
+        files_left=row["files_left"],
+        file_left_why=row["file_left_why"],
     )
 
 

@@ -126,11 +126,12 @@ def _all_over(facts: Facts) -> Iterator[Reason]:
         said = f"every row so far is over, and {why}"
         yield Reason("look_failed", said, f"nightshift status {facts.job_id}")
     else:
-        yield Reason(
-            "waits_for_files",
-            f"every row so far is over, and a reaper looks for new files every {facts.watch_seconds} s",
-            f"nightshift submit --append {facts.job_id} --last",
-        )
+        said = f"every row so far is over, and a reaper looks for new files every {facts.watch_seconds} s"
+        command = f"nightshift submit --append {facts.job_id} --last"
+        if facts.files_left:
+            said += f"; {counted(facts.files_left, 'file')} not taken: {facts.file_left_why}"
+            command = f"nightshift status {facts.job_id}"
+        yield Reason("waits_for_files", said, command)
 
 
 def _at_work(facts: Facts) -> Iterator[Reason]:

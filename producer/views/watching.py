@@ -15,12 +15,13 @@ MOST_FILES = 3
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """The row of watch_status of a job, some files that are not as planned, and how many generations
-    it has and has finished.
+    """The row of watch_status of a job, some files that are not as planned, how many of those that wait have no room,
+    and how many generations the job has and has finished.
     """
 
     row: Row
     files: Sequence[UnplannedFile]
+    without_room: int
     generations: int
     finished: int
 
@@ -51,14 +52,15 @@ def watching(connection: Connection, job_id: int) -> Watching | None:
     row = watches.status(connection, job_id)
     if row is None:
         return None
-    files = [
+    without_room, waiting = watches.without_room(connection, job_id, MOST_FILES)
+    files = waiting + [
         file
         for state in ("refused", "changed", "gone")
         if row[f"files_{state}"]
         for file in watches.unplanned(connection, job_id, state, MOST_FILES)
     ]
     number, finished = generations.counts(connection, job_id)
-    return Watching(row, files, number, finished)
+    return Watching(row, files, without_room, number, finished)
 
 
 def lines(found: Watching) -> list[str]:
@@ -72,13 +74,14 @@ def lines(found: Watching) -> list[str]:
     if row["looked_at"] is not None:
         first += f" ({_files(row['files_listed'])} at {row['looked_at'].astimezone():%H:%M:%S})"
     said = [first]
-    if row["files_waiting"]:
-        said.append(f"{_files(row['files_waiting'])} to be planned after a second equal look")
+    if count := row["files_waiting"] - found.without_room:
+        said.append(f"{_files(count)} to be planned after a second equal look")
     if row["error"] is not None:
         said.append(f"the last look came to nothing: {row['error']}")
     said += [_sentence(file, row["job"]) for file in found.files]
-    for state in ("refused", "changed", "gone"):
-        if (more := row[f"files_{state}"] - MOST_FILES) > 0:
+    counts = {each: row[f"files_{each}"] for each in ("refused", "changed", "gone")}
+    for state, count in {"waiting": found.without_room, **counts}.items():
+        if (more := count - MOST_FILES) > 0:
             said.append(f"{_files(more)} more: {state}")
     return said
 
@@ -92,6 +95,8 @@ def how_to_end(job_id: int) -> str:
 
 
 def _sentence(file: UnplannedFile, job_id: int) -> str:
+    if file.state == "waiting":
+        return f"waits: {file.why}"
     if file.state == "refused":
         return f"refused: {file.why}"
     if file.state == "gone":

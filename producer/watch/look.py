@@ -4,9 +4,9 @@ after two equal looks.
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import structlog
@@ -31,6 +31,7 @@ from nightshift.producer.submit.table_input import TableListing
 log = structlog.get_logger(__name__)
 
 EVENTS = {
+    "waiting": "input_file_waits",
     "refused": "input_file_refused",
     "changed": "input_file_changed",
     "gone": "input_file_gone",
@@ -113,10 +114,12 @@ def _look(
     judged = judge_look(due.now, due.every_seconds, now, before)
     noted = dict(judged.noted)
     if judged.ripe:
-        taken, refused = _append_fitting(ledger, job, judged.ripe, due.hold, settings)
+        taken, left = _append_fitting(ledger, job, judged.ripe, due.hold, settings)
         for info in taken:
             del noted[info.uri]
-        for uri, why in refused.items():
+        for uri, why in left.waiting.items():
+            noted[uri] = replace(noted[uri], why=why)
+        for uri, why in left.refused.items():
             noted[uri] = replace(noted[uri], state="refused", why=why)
     if stopped is not None:
         info, why = stopped
@@ -129,10 +132,21 @@ def _look(
     return noted, listing
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Files that an append did not take, each with the reason: those that wait for room, and those that are refused."""
+
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    def __or__(self, other: "Left") -> "Left":
+        return Left({**self.waiting, **other.waiting}, {**self.refused, **other.refused})
+
+
 def _append_fitting(
     ledger: Ledger, job: Job, infos: Sequence[FileInfo], look: Hold, settings: Settings
-) -> tuple[Sequence[FileInfo], dict[str, str]]:
-    """Appends the files that fit. Returns those, and why each of the others is refused. Halves are tried by themselves
+) -> tuple[Sequence[FileInfo], Left]:
+    """Appends the files that fit. Returns those, and the others. Halves are tried by themselves
     until what does not fit, or takes too long, is alone: files that are read one by one wait for the store each. A
     file whose rows exceed the limit waits.
     """
@@ -141,19 +155,19 @@ def _append_fitting(
             added = append(ledger, job, infos, "input", look=look, settings=settings)
         empty = frozenset(added.empty)
     except (BadInput, CutOff) as error:
-        if len(infos) == 1 and isinstance(error, NoRoom):
-            log.warning("input_file_waits", job_id=job.id, uri=infos[0].uri, why=str(error))
-            return [], {}
         if len(infos) == 1:
             uri = infos[0].uri
-            return [], {uri: TOO_LONG.format(uri) if isinstance(error, CutOff) else str(error)}
+            if isinstance(error, NoRoom):
+                return [], Left(waiting={uri: f"{uri}: {error}"})
+            why = TOO_LONG.format(uri) if isinstance(error, CutOff) else str(error)
+            return [], Left(refused={uri: why})
         half = len(infos) // 2
-        first, refused = _append_fitting(ledger, job, infos[:half], look, settings)
-        second, also_refused = _append_fitting(ledger, job, infos[half:], look, settings)
-        return [*first, *second], refused | also_refused
-    return [info for info in infos if info.uri not in empty], {
-        uri: f"{uri} has no rows" for uri in empty
-    }
+        first, left = _append_fitting(ledger, job, infos[:half], look, settings)
+        second, also_left = _append_fitting(ledger, job, infos[half:], look, settings)
+        return [*first, *second], left | also_left
+    return [info for info in infos if info.uri not in empty], Left(
+        refused={uri: f"{uri} has no rows" for uri in empty}
+    )
 
 
 @contextmanager
@@ -176,9 +190,11 @@ def _hash(infos: Sequence[FileInfo]) -> str:
 
 
 def _log_new(job: Job, noted: dict[str, UnplannedFile], before: dict[str, UnplannedFile]) -> None:
-    """A line for each file that changed, went or was refused since the last look."""
+    """A line for each file that changed, went, was refused or had no room for the first time since the last look."""
     for file in noted.values():
         known = before.get(file.uri)
         is_new = known is None or (known.state, known.facts) != (file.state, file.facts)
-        if is_new and file.state != "waiting":
+        if file.state == "waiting":
+            is_new = file.why is not None and (is_new or known is None or known.why is None)
+        if is_new:
             log.warning(EVENTS[file.state], job_id=job.id, uri=file.uri, error=file.why)

@@ -31,6 +31,7 @@ from nightshift.producer.results.sample import sample
 from nightshift.producer.retry import retry
 from nightshift.producer.submit import append_command
 from nightshift.producer.verify.verify import verify
+from nightshift.producer.views import watching
 from nightshift.producer.watch import look
 from tests.integration.test_api_jobs import Tenants, people
 from tests.integration.test_retry import Site, moody
@@ -343,6 +344,11 @@ def test_a_watched_input_adds_no_more_than_its_tenant_may_have(site: Neighbours)
     assert site.look() is None
     assert site.planned() == {"a.jsonl", "b.jsonl"}
     assert site.unplanned() == {"c.jsonl": "waiting", "d.jsonl": "refused"}
+    waits = f"{folder}/c.jsonl: more than 5 rows are asked for, 40 are open already, and this tenant may have 45 at once"
+    with site.ledger.transaction() as connection:
+        seen = watching.watching(connection, site.job.id)
+    assert seen is not None
+    assert f"waits: {waits}" in watching.lines(seen)
     with site.ledger.transaction() as connection:
         connection.exec_driver_sql("UPDATE tenants SET max_rows = 100 WHERE name = 'acme'")
     assert site.look() is None

@@ -119,6 +119,13 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "nightshift submit --append 7 --last",
     ),
     (
+        "a watched job with files that do not fit",
+        {"pending": 0, "watch_seconds": 30, "files_left": 2, "file_left_why": "in/b.csv: no room"},
+        "waits_for_files",
+        "every row so far is over, and a reaper looks for new files every 30 s; 2 files not taken: in/b.csv: no room",
+        "nightshift status 7",
+    ),
+    (
         "a watched job whose looks fail",
         {"pending": 0, "watch_seconds": 30, "watch_error": "in/: there is no such directory"},
         "look_failed",

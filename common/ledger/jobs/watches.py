@@ -12,8 +12,8 @@ from nightshift.common.ledger.connection import Connection, Row
 from nightshift.common.ledger.holds import Hold, Kind
 
 FileState = Literal["waiting", "refused", "changed", "gone"]
-"""A new file that waits for a second equal look; a new one that does not fit; a planned one that
-changed; a planned one that is gone."""
+"""A new file that waits for a second equal look, or with a reason for room; a new one that does not fit; a planned
+one that changed; a planned one that is gone."""
 
 Facts = tuple[int, str]
 """Size in bytes and fingerprint of a file."""
@@ -73,8 +73,8 @@ SET_UNPLANNED = text("""
     ON CONFLICT (job_id, uri) DO UPDATE
     SET size = excluded.size, fingerprint = excluded.fingerprint, state = excluded.state,
         seen_at = excluded.seen_at, why = excluded.why
-    WHERE (unplanned_files.size, unplanned_files.fingerprint, unplanned_files.state)
-          IS DISTINCT FROM (excluded.size, excluded.fingerprint, excluded.state)
+    WHERE (unplanned_files.size, unplanned_files.fingerprint, unplanned_files.state, unplanned_files.why)
+          IS DISTINCT FROM (excluded.size, excluded.fingerprint, excluded.state, excluded.why)
 """)
 """Files that are not as planned; one with the same facts keeps the time at which it was seen."""
 
@@ -191,6 +191,18 @@ def unplanned(
     """)
     found = connection.execute(statement, {"id": job_id, "state": state, "limit": limit})
     return [UnplannedFile(*row) for row in found]
+
+
+def without_room(
+    connection: Connection, job_id: int, limit: int
+) -> tuple[int, list[UnplannedFile]]:
+    """How many files of a job wait for a reason other than the second look, and the first of them by name."""
+    statement = text("""
+        SELECT uri, size, fingerprint, state, seen_at, why, count(*) OVER () FROM unplanned_files
+        WHERE job_id = :id AND state = 'waiting' AND why IS NOT NULL ORDER BY uri LIMIT :limit
+    """)
+    found = connection.execute(statement, {"id": job_id, "limit": limit}).all()
+    return (found[0][-1] if found else 0), [UnplannedFile(*row[:-1]) for row in found]
 
 
 def set_unplanned(connection: Connection, job_id: int, found: Mapping[str, UnplannedFile]) -> None:

@@ -14,8 +14,13 @@ JOBS = text("""
            j.finish_by IS NOT NULL AS has_deadline, j.closed_at IS NOT NULL AS closed,
            extract(epoch FROM now() - j.created_at)::float8 AS age_seconds,
            extract(epoch FROM now() - j.finished_at)::float8 AS finished_seconds,
-           w.every_seconds AS watch_seconds, w.error AS watch_error, c.*
+           w.every_seconds AS watch_seconds, w.error AS watch_error,
+           u.files AS files_left, u.why AS file_left_why, c.*
     FROM jobs j LEFT JOIN job_watches w ON w.job_id = j.id
+    LEFT JOIN LATERAL (
+        SELECT count(*) AS files, (array_agg(why ORDER BY uri))[1] AS why FROM unplanned_files
+        WHERE job_id = w.job_id AND why IS NOT NULL
+    ) AS u ON true
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(rows_total), 0)::bigint AS rows_total,
                coalesce(sum(rows_done), 0)::bigint AS rows_done,
