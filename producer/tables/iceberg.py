@@ -46,7 +46,6 @@ class IcebergTables:
         handle = catalogs.load_table(self._catalog, self.name)
         if handle is None:
             return Seen()
-        handle.metadata.properties[TRIES] = "0"
         return Seen(version_of(handle), handle.schema().as_arrow(), handle)
 
     def mark(self, seen: Seen, app: str) -> int:

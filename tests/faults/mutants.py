@@ -1271,8 +1271,8 @@ MUTANTS = (
     Mutant(
         "commit to the version of an Iceberg table that was checked",
         "producer/tables/iceberg.py",
-        '        handle.metadata.properties[TRIES] = "0"\n',
-        "",
+        'update({TRIES: "0", **in_memory})',
+        "update(in_memory)",
         (f"{TABLES}::test_two_reapers_that_have_checked_the_same_version_make_one_commit",),
     ),
     Mutant(
