@@ -37,7 +37,7 @@ from tests.support.fleet import function_spec
 from tests.support.lake import TableSite
 from tests.support.table_reapers import Order, Site, TableReaper
 
-KILLS = 100
+KILLS = 40
 """So many at least in the steps of a commit, and one at each of them."""
 
 MOST_ROUNDS = 60

@@ -1,7 +1,7 @@
 """The jobs of the matrix: every pair of a kind, an input format, an output and a shape is in one of them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import combinations, count, product
 from pathlib import Path
@@ -251,11 +251,16 @@ class Stage:
 
 def in_fast(jobs: list[Combination]) -> list[Combination]:
     """Those for `make test`: the first ones that together have every value of each axis, but the slow kinds."""
+    return first_with_each([each for each in jobs if not KINDS[each.kind].slow], AXES)
+
+
+def first_with_each(jobs: list[Combination], attributes: Iterable[str]) -> list[Combination]:
+    """The first jobs that together have every value of each attribute that any of them has."""
     seen: set[tuple[str, str]] = set()
     found = []
     for each in jobs:
-        values = {(axis, getattr(each, axis)) for axis in AXES}
-        if not KINDS[each.kind].slow and values - seen:
+        values = {(name, getattr(each, name)) for name in attributes}
+        if values - seen:
             seen |= values
             found.append(each)
     return found

@@ -69,11 +69,14 @@ LEFT_OUT_ROUTES = {
 
 class Life:
     """One job of the matrix from submit to delete; `failures` are the cells that did not agree. A job that does not look
-    often asks for everything once, at its end.
+    often asks for everything once, at its end; one that looks early asks before the first row is answered, too.
     """
 
-    def __init__(self, scene: "Scene", job: Combination, *, looks_often: bool = True) -> None:
-        self.scene, self.job, self.looks_often = scene, job, looks_often
+    def __init__(
+        self, scene: "Scene", job: Combination, *, looks_often: bool, looks_early: bool
+    ) -> None:
+        self.scene, self.job = scene, job
+        self.looks_often, self.looks_early = looks_often, looks_early
         self.kind = KINDS[job.kind]
         self.home = scene.folder / job.name
         self.spec = scene.stage.spec(job, self.home)
@@ -255,7 +258,7 @@ class Life:
             )
         if not self.number:
             return
-        if self.looks_often:
+        if self.looks_early:
             self.look("running", BEFORE_WORK)
         with self.step("pause"):
             self.command("pause", self.name)
