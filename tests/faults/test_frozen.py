@@ -17,11 +17,11 @@ from tests.support.rig import Rig
 def test_a_worker_frozen_past_its_lease_counts_for_nothing_and_goes_on(rig: Rig) -> None:
     """First its child, with a written part in hand; then all of a worker, inside its COMMIT."""
     rig.reaper()
-    workers = [rig.worker()]
+    # Both before the freeze: a child that is frozen for longer than it takes to start another one counts as hung.
+    workers = [rig.worker(), rig.worker()]
     rig.arm(Moment.WRITTEN, "freeze")
     ids = {"written": rig.submit("written", 60)}
     child = psutil.Process(rig.wait_fired(Moment.WRITTEN))
-    workers.append(rig.worker())
     overtaken(rig, "written", ids["written"], child, [child])
 
     rig.arm(Moment.COMMITTING, "freeze")
