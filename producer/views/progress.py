@@ -54,9 +54,9 @@ class LiveView:
     away_since: float | None = None
     message: str = ""
 
-    def begin_outage(self, error: Retryable) -> None:
-        """Keeps the time of the first error and the message of the latest."""
-        self.away_since = self.away_since or time.monotonic()
+    def begin_outage(self, error: Retryable, since: float | None = None) -> None:
+        """Keeps the time of the first error, which may lie before it was seen, and the message of the latest."""
+        self.away_since = self.away_since or since or time.monotonic()
         self.message = str(error)
 
     def note(self) -> Text | None:
@@ -191,7 +191,7 @@ def follow(
             found = looks.next(interval_seconds)
             if isinstance(found, Retryable):
                 refuse_abandoned(ledger, found)
-                view.begin_outage(found)
+                view.begin_outage(found, looks.asked_at)
             elif found is not None:
                 seen, view.away_since = found, None
 
@@ -214,7 +214,7 @@ def _first_look(
     is_printed = False
     while not isinstance(found := looks.next(interval_seconds if is_printed else 0.1), JobSnapshot):
         if found is not None:
-            view.begin_outage(found)
+            view.begin_outage(found, looks.asked_at)
             if not is_printed:
                 console.print(view.note(), soft_wrap=True, highlight=False)
             is_printed = True
@@ -223,28 +223,30 @@ def _first_look(
 
 
 class Looks:
-    """Looks at a job, one after the other, each in a thread: a Postgres that is frozen stops no screen."""
+    """Looks at a job, one after the other, each in a thread: a Postgres that is frozen stops no screen. `asked_at` is
+    when the look began that has no answer yet, in monotonic seconds; None between looks.
+    """
 
     def __init__(self, look: Callable[[], JobSnapshot], place: str) -> None:
         self._look = look
         self._place = place
         self._answers: SimpleQueue[JobSnapshot | Exception] = SimpleQueue()
-        self._asked_at: float | None = None
+        self.asked_at: float | None = None
 
     def next(self, seconds: float) -> JobSnapshot | Retryable | None:
         """The next look, which begins after so long; why there is none, or None while there is no answer
         yet. Raises an error of a look that a later look would meet, too.
         """
-        if self._asked_at is None:
+        if self.asked_at is None:
             time.sleep(seconds)
-            self._asked_at = time.monotonic()
+            self.asked_at = time.monotonic()
             threading.Thread(target=self._ask, daemon=True).start()
         try:
             found = self._answers.get(timeout=seconds)
         except Empty:
-            silent = time.monotonic() - self._asked_at > SILENT_SECONDS
+            silent = time.monotonic() - self.asked_at > SILENT_SECONDS
             return LedgerUnavailable(f"Postgres at {self._place} is silent") if silent else None
-        self._asked_at = None
+        self.asked_at = None
         if isinstance(found, Exception) and not isinstance(found, Retryable):
             raise found
         return found

@@ -196,6 +196,7 @@ def test_a_run_says_in_its_terminal_that_postgres_is_frozen_whenever_it_freezes(
         members = frozen_postgres(running)
         (faults / "go").touch()
         wait_until(lambda: "is silent" in log.read_text(), what="a line about Postgres")
+        assert "for 0 s" not in log.read_text()
         for each in members:
             each.send_signal(signal.SIGCONT)
         (tmp_path / "open").touch()
