@@ -40,7 +40,7 @@ class PatientConsumer(Consumer):
         self._failed_at = float("-inf")
 
     def on_connection_error_before_connected(self, exc: Exception) -> None:
-        """Pause after a broker that answered the connection with an error, such as OOM or READONLY."""
+        """Pause after the broker rejected the connection with an error such as OOM or READONLY."""
         self._pause(exc)
 
     def on_connection_error_after_connected(self, exc: Exception) -> None:

@@ -122,16 +122,16 @@ def _all_over(facts: Facts) -> Iterator[Reason]:
     elif facts.watch_seconds is None or facts.state.over:
         yield Reason("closing", "every row is over, and its files are being put in place")
     elif facts.watch_error is not None:
-        why = f"the last look for new files came to nothing: {facts.watch_error}"
-        said = f"every row so far is over, and {why}"
-        yield Reason("look_failed", said, f"nightshift status {facts.job_id}")
+        message = f"all rows so far are finished, and the last check for new files failed: {facts.watch_error}"
+        yield Reason("look_failed", message, f"nightshift status {facts.job_id}")
     else:
-        said = f"every row so far is over, and a reaper looks for new files every {facts.watch_seconds} s"
+        message = f"all rows so far are finished, and a reaper checks for new files every {facts.watch_seconds} s"
         command = f"nightshift submit --append {facts.job_id} --last"
         if facts.files_left:
-            said += f"; {counted(facts.files_left, 'file')} not taken: {facts.file_left_why}"
+            files = f"{counted(facts.files_left, 'file')} could not be added"
+            message += f"; {files}: {facts.file_left_why}"
             command = f"nightshift status {facts.job_id}"
-        yield Reason("waits_for_files", said, command)
+        yield Reason("waits_for_files", message, command)
 
 
 def _at_work(facts: Facts) -> Iterator[Reason]:

@@ -49,8 +49,8 @@ class Facts:
     last part; `lease_seconds` the age of its oldest lease; `children_at_work` are living workers that have
     leases; `resting` and `rest_seconds` tell of batches that wait after an error. `ahead` is a job that has
     the same engine and goes first. `watch_seconds` is the pause between two looks for new files, where the
-    input is watched, and `watch_error` says why the last look came to nothing; `files_left` are new files that looks
-    did not take, and `file_left_why` is the reason of the first. `pools` are those whose living
+    input is watched, and `watch_error` says why the last look came to nothing; `files_left` is the number of new
+    files that could not be added, and `file_left_why` the reason for the first of them. `pools` are those whose living
     workers may have the engine, and `outages` what workers or reapers wait for; the job `stands` where all of
     its workers do. `outlook` is what is expected of its deadline, None without one.
 

@@ -139,7 +139,7 @@ def check_columns(spec: JobSpec, schema: pa.Schema) -> None:
 
 
 def _line_with(template: str, name: str) -> str:
-    """The first line of a template that has a column's name, shortened around it."""
+    """Return the first line of a template that contains a column's name, shortened around the name."""
     line = next((line for line in template.splitlines() if name in line), template)
     at = max(0, line.find(name) - SHOWN_CHARACTERS // 2)
     shown = line[at : at + SHOWN_CHARACTERS]

@@ -55,7 +55,7 @@ class LiveView:
     message: str = ""
 
     def begin_outage(self, error: Retryable, since: float | None = None) -> None:
-        """Keeps the time of the first error, which may lie before it was seen, and the message of the latest."""
+        """Record the latest message and, for the first error, when the outage began: `since`, or now."""
         self.away_since = self.away_since or since or time.monotonic()
         self.message = str(error)
 
@@ -224,7 +224,7 @@ def _first_look(
 
 class Looks:
     """Looks at a job, one after the other, each in a thread: a Postgres that is frozen stops no screen. `asked_at` is
-    when the look began that has no answer yet, in monotonic seconds; None between looks.
+    the start of the pending query, in monotonic seconds; None if no query is pending.
     """
 
     def __init__(self, look: Callable[[], JobSnapshot], place: str) -> None:

@@ -15,8 +15,8 @@ MOST_FILES = 3
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """The row of watch_status of a job, some files that are not as planned, how many of those that wait have no room,
-    and how many generations the job has and has finished.
+    """The row of watch_status of a job, some files that are not as planned, how many new files exceed the
+    tenant's limit, and how many generations the job has and has finished.
     """
 
     row: Row
@@ -75,7 +75,7 @@ def lines(found: Watching) -> list[str]:
         first += f" ({_files(row['files_listed'])} at {row['looked_at'].astimezone():%H:%M:%S})"
     said = [first]
     if count := row["files_waiting"] - found.without_room:
-        said.append(f"{_files(count)} to be planned after a second equal look")
+        said.append(f"{_files(count)} pending: planned if unchanged at the next check")
     if row["error"] is not None:
         said.append(f"the last look came to nothing: {row['error']}")
     said += [_sentence(file, row["job"]) for file in found.files]

@@ -134,7 +134,9 @@ def _look(
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Files that an append did not take, each with the reason: those that wait for room, and those that are refused."""
+    """The files that an append did not add, with the reasons: those that exceed the tenant's limit for now, and those
+    that were refused.
+    """
 
     waiting: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -146,9 +148,8 @@ class Left:
 def _append_fitting(
     ledger: Ledger, job: Job, infos: Sequence[FileInfo], look: Hold, settings: Settings
 ) -> tuple[Sequence[FileInfo], Left]:
-    """Appends the files that fit. Returns those, and the others. Halves are tried by themselves
-    until what does not fit, or takes too long, is alone: files that are read one by one wait for the store each. A
-    file whose rows exceed the limit waits.
+    """Append the files that fit; return them, and the others with the reasons. If an append fails or takes too long,
+    each half of its files is tried alone, since reading the files one by one costs a request to the store each.
     """
     try:
         with _bounds(ledger, job, settings):
@@ -190,7 +191,7 @@ def _hash(infos: Sequence[FileInfo]) -> str:
 
 
 def _log_new(job: Job, noted: dict[str, UnplannedFile], before: dict[str, UnplannedFile]) -> None:
-    """A line for each file that changed, went, was refused or had no room for the first time since the last look."""
+    """Log each file that changed, disappeared, was refused or first exceeded the tenant's limit since the last look."""
     for file in noted.values():
         known = before.get(file.uri)
         is_new = known is None or (known.state, known.facts) != (file.state, file.facts)

@@ -17,7 +17,7 @@ from tests.support.rig import Rig
 def test_a_worker_frozen_past_its_lease_counts_for_nothing_and_goes_on(rig: Rig) -> None:
     """First its child, with a written part in hand; then all of a worker, inside its COMMIT."""
     rig.reaper()
-    # Both before the freeze: a child that is frozen for longer than it takes to start another one counts as hung.
+    # Both start before the freeze: starting a worker can take longer than a frozen child may be silent.
     workers = [rig.worker(), rig.worker()]
     rig.arm(Moment.WRITTEN, "freeze")
     ids = {"written": rig.submit("written", 60)}

@@ -20,7 +20,7 @@ ROWS, ANSWERED, AT_ONCE = 25, 13, 4
 PRICE = 1_000_000
 
 PROMPT_ESTIMATE = 10
-"""Tokens that count for a request whose response nobody waited for: 38 bytes of messages, 4 bytes a token."""
+"""Estimated prompt tokens of a request that was abandoned: 38 bytes of messages at 4 bytes a token."""
 
 
 @pytest.fixture

@@ -255,7 +255,7 @@ def in_fast(jobs: list[Combination]) -> list[Combination]:
 
 
 def first_with_each(jobs: list[Combination], attributes: Iterable[str]) -> list[Combination]:
-    """The first jobs that together have every value of each attribute that any of them has."""
+    """Return the first jobs that together cover every value of each attribute."""
     seen: set[tuple[str, str]] = set()
     found = []
     for each in jobs:

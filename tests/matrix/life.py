@@ -69,7 +69,7 @@ LEFT_OUT_ROUTES = {
 
 class Life:
     """One job of the matrix from submit to delete; `failures` are the cells that did not agree. A job that does not look
-    often asks for everything once, at its end; one that looks early asks before the first row is answered, too.
+    often asks for everything once, at its end; one that looks early also asks before the first row is answered.
     """
 
     def __init__(

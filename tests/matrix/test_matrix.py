@@ -23,7 +23,7 @@ ALL = jobs.covering()
 FAST = jobs.in_fast(ALL)
 SLOW = [each for each in ALL if each not in FAST]
 WAITING = jobs.first_with_each(FAST, ("input_format", "output", "shape", "engine"))
-"""Jobs of which the waiting is looked at, too: what there is before an answer depends on no kind."""
+"""Jobs that are also checked before their first row is answered, when nothing depends on the kind of task yet."""
 
 
 def walk(

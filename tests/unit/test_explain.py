@@ -115,21 +115,21 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "a watched job without work",
         {"pending": 0, "watch_seconds": 30},
         "waits_for_files",
-        "every row so far is over, and a reaper looks for new files every 30 s",
+        "all rows so far are finished, and a reaper checks for new files every 30 s",
         "nightshift submit --append 7 --last",
     ),
     (
         "a watched job with files that do not fit",
         {"pending": 0, "watch_seconds": 30, "files_left": 2, "file_left_why": "in/b.csv: no room"},
         "waits_for_files",
-        "every row so far is over, and a reaper looks for new files every 30 s; 2 files not taken: in/b.csv: no room",
+        "all rows so far are finished, and a reaper checks for new files every 30 s; 2 files could not be added: in/b.csv: no room",
         "nightshift status 7",
     ),
     (
         "a watched job whose looks fail",
         {"pending": 0, "watch_seconds": 30, "watch_error": "in/: there is no such directory"},
         "look_failed",
-        "every row so far is over, and the last look for new files came to nothing: in/: there is no "
+        "all rows so far are finished, and the last check for new files failed: in/: there is no "
         "such directory",
         "nightshift status 7",
     ),

@@ -27,7 +27,7 @@ BLOCK_BYTES = 16 * 2**20
 """Size of what is parsed at once; no record can be longer."""
 
 DECODED_BYTES = 2**20
-"""What is decoded at once to check its encoding."""
+"""Bytes that are decoded at once to check their encoding."""
 
 FEW_TEXTS = 100
 
@@ -100,8 +100,8 @@ def header(uri: str, head: bytes, delimiter: str) -> list[str]:
 
 
 class _EncodingCheck:
-    """Checks that a file, read block by block from its start, is UTF-8. Arrow does not decode what it skips, and
-    prints a traceback for a record of the wrong width that cannot be decoded.
+    """Check that a file, read block by block from its start, is valid UTF-8. Arrow does not decode the records that
+    it skips, and prints a traceback for an undecodable record of the wrong width.
     """
 
     def __init__(self, uri: str) -> None:
@@ -110,7 +110,7 @@ class _EncodingCheck:
         self._line = 1
 
     def check(self, block: Any, *, is_last: bool = False) -> None:
-        """BadInput names the line of the first byte that is not UTF-8."""
+        """Raise BadInput, with the line number, at the first byte that is not valid UTF-8."""
         whole = memoryview(block)
         try:
             for at in range(0, len(whole) or 1, DECODED_BYTES):

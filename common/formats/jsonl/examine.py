@@ -103,12 +103,12 @@ def _head(uri: str, rows: int, name: str, most_line_bytes: int) -> Iterator[list
 
 
 def _whole_file(name: str, line: bytes) -> str:
-    """The message for a first line that is no row because the whole file is in another encoding or one JSON value;
+    """Return the message for a first line that is invalid because the file is not in UTF-8 or is one JSON value;
     empty for any other line.
     """
     if (encoding := source_files.wide_encoding(line)) is not None:
         command = source_files.in_utf_8(name, encoding)
-        return f"{encoding}, not UTF-8: convert the file with `{command}`"
+        return f"the file is in {encoding}, not in UTF-8: convert it with `{command}`"
     start = line.lstrip()
     if start.startswith(b"["):
         return f"a JSON array begins, and not a row a line: `{source_files.lines_of(name)}` writes them"

@@ -12,8 +12,8 @@ from nightshift.common.ledger.connection import Connection, Row
 from nightshift.common.ledger.holds import Hold, Kind
 
 FileState = Literal["waiting", "refused", "changed", "gone"]
-"""A new file that waits for a second equal look, or with a reason for room; a new one that does not fit; a planned
-one that changed; a planned one that is gone."""
+"""A new file that is planned once a second look finds it unchanged or, if it has a reason, once the tenant's limit
+allows; a new file that was refused; a planned file that changed; a planned file that is gone."""
 
 Facts = tuple[int, str]
 """Size in bytes and fingerprint of a file."""
@@ -196,7 +196,7 @@ def unplanned(
 def without_room(
     connection: Connection, job_id: int, limit: int
 ) -> tuple[int, list[UnplannedFile]]:
-    """How many files of a job wait for a reason other than the second look, and the first of them by name."""
+    """Return how many new files of a job exceed the limit of its tenant, and the first `limit` of them by name."""
     statement = text("""
         SELECT uri, size, fingerprint, state, seen_at, why, count(*) OVER () FROM unplanned_files
         WHERE job_id = :id AND state = 'waiting' AND why IS NOT NULL ORDER BY uri LIMIT :limit

@@ -37,7 +37,7 @@ class TaskSection(Section):
         return self
 
     def place_of(self, template: str) -> str:
-        """The place of a template in the section, as `messages.0.content`."""
+        """Return the path of a template within the section, such as `messages.0.content`."""
         return _place(self.model_dump(exclude_unset=True), template)
 
     @property
