@@ -132,7 +132,11 @@ def named() -> Iterator[tuple[str, str, bool]]:
             yield str(path.relative_to(ROOT)), found, False
 
 
-NAMED = sorted({(place, command, mention) for place, command, mention in named()})
+@pytest.fixture(scope="module")
+def every_named() -> list[tuple[str, str, bool]]:
+    """All of `named`, read once."""
+    return sorted(set(named()))
+
 
 NO_COMMANDS = ("alive: 7", "serves one pool", "runs with")
 """How texts go on that begin with the name of a program, and name no command."""
@@ -164,17 +168,21 @@ def wrong_with(command: str, *, mention: bool) -> str | None:
     return None
 
 
-def test_the_search_for_commands_finds_those_of_every_kind() -> None:
-    commands = {command for _, command, _ in NAMED}
+def test_the_search_for_commands_finds_those_of_every_kind(
+    every_named: list[tuple[str, str, bool]],
+) -> None:
+    commands = {command for _, command, _ in every_named}
     assert {"nightshift migrate", f"nightshift retry {HOLE} --failed"} <= commands
     assert f"nightshift-worker --pool {HOLE}" in commands
     assert "nightshift key create --tenant TEAM --role viewer" in commands
-    assert len(NAMED) > 60
+    assert len(every_named) > 60
 
 
-def test_every_command_that_a_sentence_names_exists_with_its_options() -> None:
+def test_every_command_that_a_sentence_names_exists_with_its_options(
+    every_named: list[tuple[str, str, bool]],
+) -> None:
     wrong = []
-    for place, command, mention in NAMED:
+    for place, command, mention in every_named:
         if any(words in command for words in NO_COMMANDS):
             continue
         for part in command.split(";"):

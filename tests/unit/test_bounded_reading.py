@@ -1,6 +1,7 @@
 """Parquet files and long lines of a tenant: refused before they take the memory of a server."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,16 +63,16 @@ SHORT = [f"{at}" for at in range(5000)]
 @pytest.mark.parametrize(
     ("text", "how"),
     [
-        (shared("x" * 100_000), {}),
+        (lambda: shared("x" * 100_000), {}),
         # The mean of the dictionary is small, and the rows have its largest text.
-        (shared("x" * 100_000, *SHORT), {}),
-        (shared("x" * 100_000), {"as_plain": True}),
-        (shared("x" * 100_000, *SHORT), {"as_plain": True}),
+        (lambda: shared("x" * 100_000, *SHORT), {}),
+        (lambda: shared("x" * 100_000), {"as_plain": True}),
+        (lambda: shared("x" * 100_000, *SHORT), {"as_plain": True}),
         # Many small row groups, each within what is free.
-        (shared("x" * 100_000), {"row_group_size": 1000}),
-        (pa.array([b"x" * 100_000] * 4000, pa.binary(100_000)), {"row_group_size": 4000}),
+        (lambda: shared("x" * 100_000), {"row_group_size": 1000}),
+        (lambda: pa.array([b"x" * 100_000] * 4000, pa.binary(100_000)), {"row_group_size": 4000}),
         (
-            pa.array([f"{'x' * 100_000}{at}" for at in range(3000)]),
+            lambda: pa.array([f"{'x' * 100_000}{at}" for at in range(3000)]),
             {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}},
         ),
     ],
@@ -86,9 +87,9 @@ SHORT = [f"{at}" for at in range(5000)]
     ],
 )
 def test_parquet_that_unpacks_to_far_more_than_its_size_is_refused(
-    tmp_path: Path, text: Any, how: dict[str, Any]
+    tmp_path: Path, text: Callable[[], Any], how: dict[str, Any]
 ) -> None:
-    path = written(tmp_path, text, **how)
+    path = written(tmp_path, text(), **how)
     assert path.stat().st_size < 400_000
     spec, plan = surveyed(path)
     with (
