@@ -40,16 +40,27 @@ FOLDERS = (
 """In this order they are begun: the longest tests first, so that no process ends with one."""
 
 
+TOGETHER = (
+    "tests/matrix/",
+    "tests/browser/test_site.py",
+    "tests/packaging/test_wheel.py",
+    "tests/deploy/test_images.py",
+    "tests/engine/test_transformers.py",
+    "tests/integration/test_first_hour_results.py",
+)
+"""Files and folders whose tests share what takes seconds to make: a fleet, a site, a wheel, a model."""
+
+
 class OneVllmAtOnce(LoadScopeScheduling):
-    """Hands out test by test, but all that start vLLM to one process, since an engine takes a core, and all that
-    share the fleet of the matrix to one, too.
+    """Hands out test by test, but all that start vLLM to one process, since an engine takes a core, and each part of
+    `TOGETHER` to one, too.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
         if path.endswith(VLLM_FILES):
             return "vllm"
-        return "matrix" if path.startswith("tests/matrix/") else nodeid
+        return next((part for part in TOGETHER if path.startswith(part)), nodeid)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -55,7 +55,6 @@ class Pieces:
             # What the probes wait for is counted in these.
             "NIGHTSHIFT_ANSWER_SECONDS": "2",
             "NIGHTSHIFT_DRAIN_SECONDS": "10",
-            "NIGHTSHIFT_DISPATCH_SECONDS": "0.2",
         }
 
     def environment(self, run: str) -> dict[str, str]:

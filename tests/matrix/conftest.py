@@ -10,11 +10,11 @@ from tests.support.databases import Databases
 from tests.support.remote import Remote
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shared_scene(
     tmp_path_factory: pytest.TempPathFactory, databases: Databases, redis_url: str
 ) -> Iterator[Scene]:
-    """A fleet, serve and the stand-in server, for all tests of this process."""
+    """A fleet, serve and the stand-in server, for all tests of the matrix; they end with the last one."""
     url = databases.take()
     with Remote().running() as remote:
         found = Scene(tmp_path_factory.mktemp("matrix"), url, redis_url, remote)

@@ -55,8 +55,6 @@ class Scene:
             "NIGHTSHIFT_CALLABLE_PATHS": str(folder),
             "NIGHTSHIFT_CATALOGS": json.dumps({"lake": {"type": "sql", **place}}),
             "NIGHTSHIFT_ENGINE_IDLE_SECONDS": "600",
-            # Jobs here are a few rows long: a reaper that looks ten times a second takes the time of the commands.
-            "NIGHTSHIFT_DISPATCH_SECONDS": "0.3",
             "NIGHTSHIFT_SERVE_STORE": str(folder / "store"),
         }
         self.fleet = Fleet(folder, **self.environment)
