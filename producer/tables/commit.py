@@ -282,12 +282,21 @@ class _Commits:
                 if table_commits.state_of(connection, commit) != "open":
                     return None
                 done = table_commits.last_done(connection, self._job.id)
-            if (why := misplaced(mark, commit, done)) is not None:
+            is_fenced = mark == commit.fence
+            if not is_fenced and (why := misplaced(mark, commit, done)) is not None:
                 raise CommitRefused(f"the table {self._spec.title} {why}")
             if files is None:
                 files = self._parts.checked(add)
             change = self._change(commit, seen, files, add, remove)
             self._check(seen, change)
+            if is_fenced:
+                # The other process notes its reason at this moment, or died before that. What the checks say here is
+                # the same reason, unless it holds no longer.
+                raise CommitRefused(
+                    f"another reaper refused the commit of job {self._job.id} to the table {self._spec.title} and "
+                    "ended before it noted why. Nothing speaks against the commit any more: "
+                    f"`nightshift retry {self._job.id} --dead`"
+                )
             reached(Moment.TABLE_CHECKED)
             try:
                 with _waiting():

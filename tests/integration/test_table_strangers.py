@@ -148,6 +148,53 @@ def test_a_reaper_that_stood_still_until_its_commit_was_refused_writes_nothing(
     assert site.table_ids() == sorted(site.ids)
 
 
+def dies_before_it_notes_the_refusal(site: TableSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reaper refuses the commit, fences it, and ends before the ledger knows why."""
+    with monkeypatch.context() as inner:
+
+        def stops(*_: Any, **__: Any) -> None:
+            raise Stopped
+
+        inner.setattr(commit.table_commits, "end", stops)
+        with pytest.raises(Stopped):
+            commit.commit_job(site.ledger, site.job, site.settings)
+    assert site.state() == "open"
+
+
+def test_a_reaper_that_finds_a_fence_refuses_the_commit_for_the_same_reason(
+    site: TableSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.start(10, name="before", files=[("before.parquet", 10)])
+    site.work(SHOUT)
+    site.start(20, name="new", mode="overwrite")
+    late = site.job_id
+    site.start(10, name="other", files=[("other.parquet", 10)])
+    site.work(SHOUT)
+    site.job_id = late
+    site.run(SHOUT)
+    dies_before_it_notes_the_refusal(site, monkeypatch)
+    assert site.finish() is JobState.FAILED
+    assert "which mode overwrite would lose" in str(site.job.reason)
+
+
+def test_a_reaper_that_finds_a_fence_and_no_reason_says_that_a_retry_commits(
+    site: TableSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.start(10, name="before", files=[("before.parquet", 10)])
+    site.work(SHOUT)
+    site.start(20)
+    site.run(SHOUT)
+    part, whole = damaged(site)
+    dies_before_it_notes_the_refusal(site, monkeypatch)
+    part.write_bytes(whole)
+    assert site.finish() is JobState.FAILED
+    assert f"`nightshift retry {site.job_id} --dead`" in str(site.job.reason)
+    assert len(site.table_ids()) == 10
+    site.retry(dead=True)
+    assert site.finish() is JobState.COMPLETED
+    assert site.table_ids() == sorted(site.ids)
+
+
 def test_a_part_that_goes_while_a_commit_is_open_ends_the_commit_with_the_job(
     site: TableSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
