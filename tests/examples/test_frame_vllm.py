@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+from tests.support import warm
 from tests.support.example import Example
 from tests.support.models import ARGUMENTS
 
@@ -66,7 +67,7 @@ def test_a_dataframe_goes_through_a_language_model_and_its_answers_are_the_model
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         cwd=extract.folder,
-        env=extract.environment,
+        env=extract.environment | warm.IN_COMMANDS,
         capture_output=True,
         text=True,
         timeout=400,

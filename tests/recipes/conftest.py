@@ -5,19 +5,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import warm
 from tests.support.recipe import RECIPES, Recipe
 
 
 @pytest.fixture
-def recipe(tmp_path: Path) -> Iterator[Callable[..., Recipe]]:
+def recipe(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Recipe]]:
     """`recipe(name, stand_ins)` is docs/recipes/NAME.md, or the page at a path, and an empty folder; what
     the page starts ends with the test.
     """
     opened: list[Recipe] = []
+    is_vllm = request.node.get_closest_marker("vllm") is not None
 
     def open_page(name: str | Path, stand_ins: dict[str, object] | None = None) -> Recipe:
         page = RECIPES / f"{name}.md" if isinstance(name, str) else name
         opened.append(Recipe(page, tmp_path / page.stem, stand_ins or {}))
+        if is_vllm:
+            opened[-1].environment |= warm.IN_COMMANDS
         return opened[-1]
 
     yield open_page

@@ -5,6 +5,7 @@ FAULTS         folder of orders: `armed/<moment>.<number>` holds what to do when
 CLOCK_SECONDS  how far this process's clock is off
 MODES_COUNT    root is stopped by the modes of files and folders, as everybody else is
 MESSAGES       how many times each hint is sent: 0 drops all of them
+WARM           what the process starts of ours is forked from one that has made the imports of vLLM (warm.py)
 """
 
 import os
@@ -106,6 +107,19 @@ def _repeat_messages(times: int) -> None:
     Celery.send_task = send_task
 
 
+def _fork_what_is_started() -> None:
+    import importlib.util
+
+    name = "warm"
+    if name not in sys.modules:
+        place = Path(__file__).parents[1] / "warm.py"
+        found = importlib.util.spec_from_file_location(name, place)
+        sys.modules[name] = importlib.util.module_from_spec(found)
+        found.loader.exec_module(sys.modules[name])
+    warm = sys.modules[name]
+    warm.use(warm.VLLM)
+
+
 if "CLOCK_SECONDS" in os.environ:
     _shift_clock(float(os.environ["CLOCK_SECONDS"]))
 if "MODES_COUNT" in os.environ:
@@ -115,3 +129,5 @@ if "FAULTS" in os.environ and sys.argv[:1] in (["-m"], ["-c"]):
     _observe(Path(os.environ["FAULTS"]))
 if "MESSAGES" in os.environ and sys.argv[:1] == ["-m"]:
     _repeat_messages(int(os.environ["MESSAGES"]))
+if "WARM" in os.environ and not str(sys.argv[0]).endswith("warm.py"):
+    _fork_what_is_started()
