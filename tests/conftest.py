@@ -51,15 +51,15 @@ TOGETHER = (
 """Files and folders whose tests share what takes seconds to make: a fleet, a site, a wheel, a model."""
 
 
-class OneVllmAtOnce(LoadScopeScheduling):
-    """Hands out test by test, but all that start vLLM to one process, since an engine takes a core, and each part of
-    `TOGETHER` to one, too.
+class TwoVllmAtOnce(LoadScopeScheduling):
+    """Hands out test by test, but all that start vLLM to two processes, since an engine takes a core: one with the
+    tests of engines, the longer half, and one with the others. Each part of `TOGETHER` is of one process, too.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
         if path.endswith(VLLM_FILES):
-            return "vllm"
+            return "vllm in engine" if path.startswith("tests/engine/") else "vllm elsewhere"
         return next((part for part in TOGETHER if path.startswith(part)), nodeid)
 
 
@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """The scheduler of `make test`; xdist's own groups do nothing under pytest 9.2."""
-    return OneVllmAtOnce(config, log)
+    return TwoVllmAtOnce(config, log)
 
 
 WARM_FOLDERS = {"engine", "examples", "recipes", "faults", "integration", "matrix"}
