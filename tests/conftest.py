@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import structlog
 from xdist.scheduler import LoadScopeScheduling
@@ -101,11 +102,16 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tracebacks in the log as Python writes them: with the locals of each frame, as structlog does
-    it unless told otherwise, one of them takes a second of a core.
-    """
+    """Settings of the libraries of the tests."""
+    # Tracebacks as Python writes them: with the locals of each frame, as structlog does it unless told otherwise, one
+    # of them takes a second of a core.
     plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])
+    # A machine with much else to do is slow by itself: no example fails by its time.
+    hypothesis.settings.register_profile(
+        "no clock", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("no clock")
 
 
 @pytest.fixture(autouse=True)

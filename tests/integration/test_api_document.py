@@ -62,9 +62,7 @@ def test_whatever_is_asked_the_answer_is_one_of_the_document(
     headers = {"authorization": f"Bearer {key}"}
 
     @given(case=operation.as_strategy())
-    @settings(
-        max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=25, derandomize=True, suppress_health_check=list(HealthCheck))
     def ask(case: Any) -> None:
         answer = case.call(headers=headers)
         checks = [not_a_server_error, response_schema_conformance]

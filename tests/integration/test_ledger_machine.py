@@ -949,7 +949,6 @@ def claimable(found: Any, room: int, most: int, idle: bool) -> list[int]:
 
 MACHINE = settings(
     stateful_step_count=40,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -258,9 +258,7 @@ KINDS = st.recursive(
 )  # fmt: skip
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(kind=KINDS)
 def test_any_nesting_comes_out_as_it_went_in(tmp_path_factory, kind):
     folder = tmp_path_factory.mktemp("any")

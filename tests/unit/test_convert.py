@@ -502,9 +502,7 @@ FIELD = st.one_of(
 )
 
 
-@settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(columns=st.integers(2, 3).flatmap(lambda n: st.lists(st.tuples(*[FIELD] * n), min_size=1)))
 def test_whatever_the_texts_are_each_comes_back(tmp_path_factory, columns):
     """A typed value says the same number as its text, and a string is the text itself."""

@@ -311,7 +311,7 @@ ENGINES = {"a": Engine(60), "b": Engine(0.5)}
 
 
 @given(SLOTS, DEMAND)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_late_job_has_its_slots_before_others_of_its_priority(
     slots: list[Slot], demand: list[JobDemand]
 ) -> None:
@@ -325,7 +325,7 @@ def test_a_late_job_has_its_slots_before_others_of_its_priority(
 
 
 @given(SLOTS, DEMAND)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_deadlines_move_nothing_between_tenants_or_priorities(
     slots: list[Slot], demand: list[JobDemand]
 ) -> None:
@@ -351,7 +351,7 @@ def test_deadlines_move_nothing_between_tenants_or_priorities(
 
 
 @given(SLOTS, DEMAND)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_plan_that_was_followed_stays_as_it_is(
     slots: list[Slot], demand: list[JobDemand]
 ) -> None:
@@ -366,7 +366,7 @@ def test_a_plan_that_was_followed_stays_as_it_is(
 
 
 @given(SLOTS, DEMAND)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_deadlines_that_shares_keep_change_no_plan(
     slots: list[Slot], demand: list[JobDemand]
 ) -> None:

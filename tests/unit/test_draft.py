@@ -340,7 +340,7 @@ STEMS = st.sampled_from(["rows", "it's two words", "{{ x }} #", "a: b", "-"])
 SUFFIXES = st.sampled_from([".parquet", ".jsonl", ".csv"])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.builds(str.__add__, STEMS, SUFFIXES),
     st.lists(NAMES, min_size=1, max_size=5, unique=True),

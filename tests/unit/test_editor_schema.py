@@ -246,7 +246,7 @@ SEEDS = [
 FIELDS = sorted({name for each in editor_schema()["$defs"].values() for name in each["properties"]})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.sampled_from(SEEDS),
     st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(FIELDS), ANY_VALUE), max_size=3),

@@ -350,4 +350,4 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=300, stateful_step_count=30, deadline=None)
+TestLife.settings = settings(max_examples=300, stateful_step_count=30)

@@ -37,7 +37,7 @@ def scanned(uri: str, batch_rows: int, limit: int | None = None) -> tuple[int, i
     return found.rows, found.start, list(found.ends)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, suppress_health_check=list(HealthCheck))
 @given(
     content=CONTENT,
     batch_rows=st.integers(1, 40),

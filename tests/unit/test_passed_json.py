@@ -275,9 +275,7 @@ def is_equal(value: Any, got: Any, kind: pa.DataType) -> bool:
     return isinstance(value, bool) == isinstance(got, bool) and bool(value == got)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(early=st.lists(JSON, min_size=1, max_size=3), late=st.lists(JSON, min_size=1, max_size=3))
 def test_whatever_is_passed_through_reads_back_equal(
     tmp_path_factory: pytest.TempPathFactory, early: list[Any], late: list[Any]

@@ -129,7 +129,7 @@ def naive_rows(content: bytes) -> list[str]:
     return [json.loads(line)["v"] for line in text.split(b"\n") if line.strip()]
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(
     lines=st.lists(LINE, max_size=40),
     bom=st.booleans(),

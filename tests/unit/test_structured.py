@@ -508,7 +508,7 @@ def objects_with_answers(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str
     return schema, answers
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(objects_with_answers())
 def test_typed_answers_come_back_from_parquet_and_json_lines(
     tmp_path_factory: pytest.TempPathFactory,

@@ -414,7 +414,7 @@ def oracle():
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(text=CONDITIONS, rows=ROWS)
 def test_duckdb_says_the_same_of_every_row(oracle, text, rows):
     table = table_of_rows(rows)
@@ -498,9 +498,7 @@ def test_a_group_is_left_out_only_where_no_row_of_it_can_match(text, facts, can)
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=CONDITIONS, rows=ROWS, size=st.integers(1, 3))
 def test_no_row_group_of_a_real_file_that_is_left_out_has_a_matching_row(
     tmp_path, text, rows, size

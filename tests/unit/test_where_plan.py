@@ -110,9 +110,7 @@ def test_the_rows_are_those_of_duckdb_and_keep_their_row_index(tmp_path, suffix,
         assert len(batches) <= 2 * (len(matching) // 10 + 1)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     ids=st.lists(st.integers(0, 30), min_size=1, max_size=60),
     least=st.integers(0, 31),

@@ -288,7 +288,7 @@ def _zone(value: Any) -> bool:
     return getattr(value, "tzinfo", None) is not None
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @example(values=[None], kind=pa.struct([("a", pa.time32("s"))]))
 @example(values=[None], kind=pa.struct([("a", pa.timestamp("us", "UTC"))]))
 @given(values=st.lists(VALUES, min_size=1, max_size=4), kind=KINDS)
@@ -305,7 +305,7 @@ def test_whatever_a_column_holds_reads_back_equal_to_the_answer(
             assert is_equal(value, got.as_py(), kind), (value, got)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data(), kind=KINDS)
 def test_what_a_column_held_it_holds_again(data: st.DataObject, kind: pa.DataType) -> None:
     """Else every answer could be `bad_type`, and nothing would be changed."""
