@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
 from tests.browser import chromium
+from tests.support import debian
 from tests.support.fleet import function_spec, wait_until, write_rows
 from tests.support.remote import Remote
 from tests.support.serve import Door
@@ -47,7 +48,7 @@ def browser() -> Iterator[Browser]:
     """A browser of its own for each module: its event loop would be in the way of other tests."""
     found = chromium.found()
     if found is None:
-        assert not chromium.is_debian(), "`make test-slow` brings a Chromium; or install it"
+        assert not debian.is_here(), "`make test-slow` brings a Chromium; or install it"
         pytest.skip("there is no Chromium on this machine")
     program, own = found
     with sync_playwright() as play:

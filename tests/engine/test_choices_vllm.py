@@ -82,7 +82,7 @@ def chats(texts: list[str]) -> list[Request]:
 
 def asked(engine: Engine, job: GenerateTask, texts: list[str]) -> list[Answer]:
     found: dict[int, Any] = {}
-    engine.start(Work(job, chats(texts), 60, found.__setitem__)).result()
+    engine.start(Work(job, chats(texts), 600, found.__setitem__)).result()
     answers = [outcome for _, outcome in sorted(found.items())]
     assert [each for each in answers if not isinstance(each, Answer)] == []
     return answers
@@ -440,7 +440,7 @@ def test_free_text_that_is_a_label_is_asked_once(
         for at, text in enumerate(REVIEWS)
     ]
     with heard(vllm_engine, monkeypatch) as params:
-        vllm_engine.start(Work(job, requests, 60, found.__setitem__)).result()
+        vllm_engine.start(Work(job, requests, 600, found.__setitem__)).result()
     assert not any(isinstance(each, Refusal) for each in found.values())
     again = [each for each in params if each.structured_outputs or each.allowed_token_ids]
     assert len(again) < len(REVIEWS) / 2

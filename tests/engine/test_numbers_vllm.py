@@ -137,7 +137,7 @@ def test_a_stopped_row_leaves_the_engine_with_its_samples(
     sampling = {"n": samples, "temperature": 1.0, "max_tokens": 400, "ignore_eos": True}
     job = free(sampling=sampling)
     requests, _ = Renderer(job).render(pa.table({"text": TEXTS}), range(len(TEXTS)))
-    work = Work(job, requests, 60, outcomes.__setitem__, resolved=dict(vllm_engine.resolve(job)))
+    work = Work(job, requests, 600, outcomes.__setitem__, resolved=dict(vllm_engine.resolve(job)))
     running = vllm_engine.start(work)
     work.stop()
     wait([running], 60)

@@ -45,7 +45,7 @@ def answered(engine: Engine, job: GenerateTask, columns: dict[str, list[Any]]) -
     assert not refused
     outcomes: dict[int, Outcome] = {}
     resolved = json.loads(json.dumps(engine.resolve(job)))
-    engine.start(Work(job, requests, 60, outcomes.__setitem__, resolved=resolved)).result()
+    engine.start(Work(job, requests, 600, outcomes.__setitem__, resolved=resolved)).result()
     return [outcomes[position] for position in range(len(requests))]
 
 

@@ -150,7 +150,7 @@ def refusal_of(body: dict[str, Any], endpoint: str = CHAT) -> str:
 
     outcomes: dict[int, Outcome] = {}
     task = RequestsTask.model_validate({"kind": "requests", "endpoint": endpoint})
-    work = Work(task, [Request(0, body=body)], 60, outcomes.__setitem__)
+    work = Work(task, [Request(0, body=body)], 600, outcomes.__setitem__)
     Requests(cast(Serving, None), task).prepare(work)
     refused = outcomes.get(0)
     return refused.message if isinstance(refused, Refusal) else ""

@@ -68,7 +68,7 @@ def begin(engine: Engine, rows: list[list[Any]], outcomes: dict[int, Outcome]) -
         Request(row, messages=[{"role": "user", "content": parts}])
         for row, parts in enumerate(rows)
     ]
-    return engine.start(Work(TASK, requests, 60, outcomes.__setitem__))
+    return engine.start(Work(TASK, requests, 600, outcomes.__setitem__))
 
 
 def image(value: bytes | str, *roots: str) -> dict[str, Any]:

@@ -325,5 +325,5 @@ def test_a_row_ends_at_its_own_length_and_never_after_max_tokens(vllm_engine: En
         for place, length in enumerate(lengths)
     ]
     outcomes: dict[int, Outcome] = {}
-    vllm_engine.start(Work(job, requests, 60, outcomes.__setitem__)).result()
+    vllm_engine.start(Work(job, requests, 600, outcomes.__setitem__)).result()
     assert [outcomes[place].output_tokens for place in range(3)] == [2, 6, 6]
