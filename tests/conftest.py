@@ -49,12 +49,14 @@ TOGETHER = (
     "tests/engine/test_transformers.py",
     "tests/integration/test_first_hour_results.py",
 )
-"""Files and folders whose tests share what takes seconds to make: a fleet, a site, a wheel, a model."""
+"""Files and folders that run in one xdist worker each, because their fixtures take seconds to create."""
 
 
 class TwoVllmAtOnce(LoadScopeScheduling):
-    """Hands out test by test, but all that start vLLM to two processes, since an engine takes a core: one with the
-    tests of engines, the longer half, and one with the others. Each part of `TOGETHER` is of one process, too.
+    """Schedule tests one by one, except for those that start vLLM and those in `TOGETHER`.
+
+    An engine uses a whole core, so vLLM tests run in two xdist workers: one for tests/engine, which takes longer, and
+    one for all others.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -102,16 +104,15 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Settings of the libraries of the tests."""
-    # Tracebacks as Python writes them: with the locals of each frame, as structlog does it unless told otherwise, one
-    # of them takes a second of a core.
+    """Configure structlog and Hypothesis for all tests."""
+    # structlog's default renderer adds the locals of each frame, which costs a CPU second per traceback.
     plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])
-    # A machine with much else to do is slow by itself: no example fails by its time.
+    # Test machines are shared: the duration of an example says nothing about the code.
     hypothesis.settings.register_profile(
-        "no clock", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+        "no-deadline", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )
-    hypothesis.settings.load_profile("no clock")
+    hypothesis.settings.load_profile("no-deadline")
 
 
 @pytest.fixture(autouse=True)

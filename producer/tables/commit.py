@@ -290,12 +290,11 @@ class _Commits:
             change = self._change(commit, seen, files, add, remove)
             self._check(seen, change)
             if is_fenced:
-                # The other process notes its reason at this moment, or died before that. What the checks say here is
-                # the same reason, unless it holds no longer.
+                # Another reaper has fenced this commit and not recorded its reason yet, or crashed before it could. The
+                # checks above raise the same reason if it still applies.
                 raise CommitRefused(
-                    f"another reaper refused the commit of job {self._job.id} to the table {self._spec.title} and "
-                    "ended before it noted why. Nothing speaks against the commit any more: "
-                    f"`nightshift retry {self._job.id} --dead`"
+                    f"another reaper refused the commit of job {self._job.id} to the table {self._spec.title} without "
+                    f"recording a reason, and the checks pass now: `nightshift retry {self._job.id} --dead` commits again"
                 )
             reached(Moment.TABLE_CHECKED)
             try:

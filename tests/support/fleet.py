@@ -73,8 +73,8 @@ FAST = {
     "NIGHTSHIFT_DRAIN_SECONDS": "5",
     "NIGHTSHIFT_LOAD_BACKOFF_SECONDS": "0.2",
 }
-"""Short leases: a test waits for seconds, not for half a minute. A reaper makes its rounds as often as everywhere: its
-rounds and the queries of them take the time of a core from the fleet that a test waits for.
+"""Short leases, so that a test waits for seconds. The reaper's interval is the default: shorter ones cost more CPU time
+than they save.
 """
 
 

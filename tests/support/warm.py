@@ -63,7 +63,7 @@ VLLM = (
 """What a child with vLLM and its engine process import."""
 
 IN_COMMANDS = {"WARM": "vllm", "PYTHONPATH": str(Path(__file__).parent / "build")}
-"""Environment of commands that bash or a script runs, which nobody can fork: each has a nursery for what it starts."""
+"""Environment for commands started by bash or a script: each forks its children from a nursery of its own."""
 
 READ_AT_IMPORT = ("HF_", "HUGGINGFACE", "TRANSFORMERS_", "VLLM_CONFIGURE_LOGGING", "VLLM_LOGGING_")
 """How variables begin that a library reads while it is imported."""

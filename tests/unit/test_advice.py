@@ -134,7 +134,7 @@ def named() -> Iterator[tuple[str, str, bool]]:
 
 @pytest.fixture(scope="module")
 def every_named() -> list[tuple[str, str, bool]]:
-    """All of `named`, read once."""
+    """Every command in the sources, collected once."""
     return sorted(set(named()))
 
 

@@ -5,7 +5,7 @@ FAULTS         folder of orders: `armed/<moment>.<number>` holds what to do when
 CLOCK_SECONDS  how far this process's clock is off
 MODES_COUNT    root is stopped by the modes of files and folders, as everybody else is
 MESSAGES       how many times each hint is sent: 0 drops all of them
-WARM           what the process starts of ours is forked from one that has made the imports of vLLM (warm.py)
+WARM           fork child processes from one that has already imported vLLM (warm.py)
 """
 
 import os
@@ -107,7 +107,7 @@ def _repeat_messages(times: int) -> None:
     Celery.send_task = send_task
 
 
-def _fork_what_is_started() -> None:
+def _fork_children() -> None:
     import importlib.util
 
     name = "warm"
@@ -130,4 +130,4 @@ if "FAULTS" in os.environ and sys.argv[:1] in (["-m"], ["-c"]):
 if "MESSAGES" in os.environ and sys.argv[:1] == ["-m"]:
     _repeat_messages(int(os.environ["MESSAGES"]))
 if "WARM" in os.environ and not str(sys.argv[0]).endswith("warm.py"):
-    _fork_what_is_started()
+    _fork_children()
