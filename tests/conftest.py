@@ -1,5 +1,6 @@
 """Fixtures of every suite: a Postgres and a Redis for each process of the run, and what lives there."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -81,13 +82,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+def pytest_collection_finish() -> None:
+    warm.freeze_imports()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """The scheduler of `make test`; xdist's own groups do nothing under pytest 9.2."""
     return TwoVllmAtOnce(config, log)
 
 
-WARM_FOLDERS = {"engine", "examples", "recipes", "faults", "integration", "matrix"}
+WARM_FOLDERS = {"browser", "engine", "examples", "recipes", "faults", "integration", "matrix"}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -95,16 +100,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """What this test starts is forked from a process that has made its imports."""
     if item.path.relative_to(HERE).parts[0] not in WARM_FOLDERS:
         warm.use(())
+    elif item.get_closest_marker("vllm"):
+        # At once: tests of engines take a process that starts while an engine is loaded for one of the engine's.
+        warm.use(warm.VLLM, at_once=True)
     else:
-        warm.use(warm.VLLM if item.get_closest_marker("vllm") else warm.LIGHT)
+        warm.use(warm.LIGHT)
 
 
 def pytest_unconfigure() -> None:
     warm.end()
 
 
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+"""Environment of vLLM in tests. By itself it pins the workers of all engines to the same core of two."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Configure structlog and Hypothesis for all tests."""
+    """Configure structlog, Hypothesis and vLLM's threads for all tests."""
+    os.environ.update(ONE_THREAD)
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailuresAtOnce(config))
     # structlog's default renderer adds the locals of each frame, which costs a CPU second per traceback.
     plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])
@@ -113,6 +128,21 @@ def pytest_configure(config: pytest.Config) -> None:
         "no-deadline", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )
     hypothesis.settings.load_profile("no-deadline")
+
+
+class FailuresAtOnce:
+    """Print each failure when it happens: a run that is stopped prints no summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Print the name of a failed test and the end of its report."""
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.write_line(
+                f"\n{report.nodeid} failed in {report.when}:\n{report.longreprtext[-4000:]}"
+            )
 
 
 @pytest.fixture(autouse=True)
