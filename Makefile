@@ -19,7 +19,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 # Four processes keep two cores busy, since most tests wait for processes of their own.
-TESTS := $(BIN)/python -m pytest --numprocesses 4 --dist loadscope
+TESTS := $(BIN)/python -m pytest --numprocesses 4 --dist loadscope --max-worker-restart 0
 
 # How long the loops of `make test-busy` run at most.
 BUSY_SECONDS ?= 2700
@@ -112,7 +112,7 @@ faults: $(READY)  ## Pass the fault suite
 	$(BIN)/python -m pytest tests/faults
 
 faults-long: $(READY)  ## Pass the fault suite with random kills for MINUTES=20
-	$(BIN)/python -m pytest tests/faults --minutes $(MINUTES) --timeout 0
+	$(BIN)/python -m pytest tests/faults --minutes $(MINUTES) --timeout 0 -o faulthandler_timeout=0
 
 faults-mutants: $(READY)  ## See the fault suite fail without each protection
 	$(BIN)/python -m tests.faults.mutants
