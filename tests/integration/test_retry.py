@@ -149,15 +149,24 @@ class Site:
         return agreed(self.ledger, self.job, self.folder)
 
     def output(self) -> list[dict[str, Any]]:
-        """The rows in the directory of the job, by `row_index`."""
+        """Return the rows in the directory of the job by `row_index`, as a reader of datasets finds them."""
+        out = self.folder / "out"
         if self.job.spec.output.format == "parquet":
-            table = ds.dataset(self.folder / "out").to_table()
-            assert set(table.column_names) == {"row_index", "id", "loud", "error"}
+            table = ds.dataset(out).to_table()
+            columns = {*table.column_names}
             rows: list[dict[str, Any]] = table.to_pylist()
         else:
-            # Scans of JSON datasets can deadlock in Arrow's threads (pyarrow 26.0).
-            files = (self.folder / "out").glob("*.jsonl")
-            rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+            # Arrow's own scan of a JSON dataset can deadlock in its threads (pyarrow 26.0.1). Like it, this passes over
+            # names that begin with a dot or an underscore.
+            found = [path for path in out.rglob("*") if path.is_file()]
+            files = [
+                path
+                for path in found
+                if all(part[0] not in "._" for part in path.relative_to(out).parts)
+            ]
+            rows = [json.loads(line) for path in files for line in path.read_bytes().splitlines()]
+            columns = {name for row in rows for name in row}
+        assert columns == {"row_index", "id", "loud", "error"}
         return sorted(rows, key=lambda row: int(row["row_index"]))
 
 
