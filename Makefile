@@ -19,7 +19,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 # Four processes keep two cores busy, since most tests wait for processes of their own.
-TESTS := $(BIN)/python -m pytest --numprocesses 4 --dist loadscope --max-worker-restart 0
+TESTS := $(BIN)/python -m pytest --numprocesses 4 --dist loadscope
 
 # How long the loops of `make test-busy` run at most.
 BUSY_SECONDS ?= 2700

@@ -112,7 +112,7 @@ def pytest_unconfigure() -> None:
 
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-"""Environment of vLLM in tests. By itself it pins the workers of all engines to the same core of two."""
+"""Environment of vLLM in tests. vLLM's default pins the workers of all engines on two cores to the same one."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
