@@ -78,6 +78,9 @@ class Lake(Site):
         """The newest version."""
         raise NotImplementedError
 
+    def worker_roots(self) -> tuple[str, ...]:
+        return self.settings.allowed_roots
+
     def begin(self, **of_input: Any) -> Submitted:
         """Submits a job over the table, or finds it."""
         data = function_spec("moody", Path(self.uri), self.folder / "out", batch={"rows": 10})
@@ -623,6 +626,31 @@ OUTSIDE = "is outside the folders that NIGHTSHIFT_ALLOWED_ROOTS"
 
 def test_a_table_inside_the_roots_is_read(held: DeltaLake) -> None:
     assert held.begin().rows == 15
+
+
+@pytest.mark.parametrize("whose", ["worker", "job"])
+def test_rows_that_are_read_from_a_copy_run_where_roots_hold(copied: Lake, whose: str) -> None:
+    roots = (str(copied.folder / "lake"), str(copied.folder / "out"))
+    if whose == "worker":
+        copied.settings = copied.settings.model_copy(update={"allowed_roots": roots})
+    copied.begin(columns=None)
+    if whose == "job":
+        with copied.ledger.transaction() as connection:
+            for statement in (
+                "INSERT INTO tenants (name, roots) VALUES ('acme', :roots)",
+                "UPDATE jobs SET tenant = 'acme', roots = :roots",
+            ):
+                connection.execute(text(statement), {"roots": list(roots)})
+    assert sorted(copied.done()) == sorted(ids("a", 15))
+
+
+def test_a_copy_of_a_table_outside_the_roots_of_a_worker_is_not_read(delta: DeltaLake) -> None:
+    mapped(delta)
+    delta.begin()
+    delta.settings = Settings(allowed_roots=(str(delta.folder / "out"),))
+    delta.run(SHOUT)
+    [error] = delta.ask("SELECT error FROM attempts WHERE outcome = 'failed' LIMIT 1")
+    assert OUTSIDE in error.error
 
 
 def test_a_root_outside_the_roots_is_refused(held: DeltaLake) -> None:

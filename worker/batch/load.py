@@ -5,12 +5,14 @@ import dataclasses
 import pyarrow as pa
 
 from nightshift.common import storage
+from nightshift.common.descriptor import SourceFile
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import input_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import for_python
 from nightshift.common.ledger.fleet.outages import Kind
-from nightshift.common.spec import FunctionTask
+from nightshift.common.spec import FunctionTask, JobSpec
+from nightshift.common.spec.table_uris import table_rows
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.batch.inference import LoadedBatch
 from nightshift.worker.child_context import ChildContext
@@ -18,6 +20,13 @@ from nightshift.worker.held_batch import HeldBatch
 from nightshift.worker.job_cache import JobCache
 from nightshift.worker.outputs import Outputs
 from nightshift.worker.rows.results import RowResults
+
+
+def _read_from(spec: JobSpec, source: SourceFile) -> list[str]:
+    """Return the places that the rows of a file are read from. Rows of a table that are named by its version are read
+    from a copy beside the output: then these are the places of the table.
+    """
+    return [source.uri] if table_rows(source.uri) is None else spec.input.places
 
 
 class Loader:
@@ -42,7 +51,7 @@ class Loader:
             storage.within(job.roots, storage.OF_JOB),
         ):
             # The job may have been submitted where other roots are allowed.
-            named = [lease.descriptor.source.uri, spec.output.uri]
+            named = [*_read_from(spec, lease.descriptor.source), spec.output.uri]
             storage.check_roots(named, roots)
             storage.check_held(named, job.roots, storage.OF_JOB)
             if self._outputs.prove(job.id, spec.output.uri, job.owner):

@@ -6,7 +6,7 @@ from nightshift.common.ledger.connection import Connection
 
 RESERVED = text("""
     SELECT coalesce(sum(reserved_rows), 0)::bigint + (
-               SELECT coalesce(sum(p.rows_total), 0)::bigint
+               SELECT coalesce(sum(p.rows_total - p.rows_done - p.rows_failed), 0)::bigint
                FROM jobs j JOIN job_progress p ON p.job = j.id
                WHERE j.tenant = :tenant AND j.tenant <> '' AND j.state IN ('running', 'paused')
                  AND j.id <> :besides
@@ -17,10 +17,11 @@ RESERVED = text("""
     WHERE tenant = :tenant AND state IN ('in_progress', 'finalizing', 'cancelling')
       AND job_id <> :besides
 """)
-"""Rows of batches and other jobs that are not over, and estimated tokens of batches."""
+"""Rows of open batches, open rows of other jobs that are not over, and estimated tokens of batches. A job that watches
+its input is never over, so that its finished rows must not count."""
 
 AGAIN = text("""
-    SELECT p.rows_total, p.rows_total - p.rows_done AS rows_open, b.id IS NOT NULL AS is_batch,
+    SELECT p.rows_total - p.rows_done AS rows_open,
            ceil(coalesce(b.estimated_tokens, 0) * (p.rows_total - p.rows_done)::numeric
                 / greatest(p.rows_total, 1))::bigint AS tokens
     FROM job_progress p LEFT JOIN api_batches b ON b.job_id = p.job WHERE p.job = :id
@@ -29,16 +30,16 @@ AGAIN = text("""
 
 
 def again(connection: Connection, job_id: int) -> tuple[int, int]:
-    """Rows and estimated tokens that a job has open once it runs again: those without an answer if it is the
-    job of a batch, also those that never ran; else all its rows.
+    """Return how many rows and estimated tokens a job has open once it runs again: those without an answer, also rows
+    that never ran. Only batches have tokens.
     """
     row = connection.execute(AGAIN, {"id": job_id}).one()
-    return (row.rows_open, row.tokens) if row.is_batch else (row.rows_total, 0)
+    return row.rows_open, row.tokens
 
 
 def reserved(connection: Connection, tenant: str, *, besides: int) -> tuple[int, int]:
-    """Rows that the open batches and jobs of a tenant have reserved, and estimated tokens of its batches,
-    `besides` those of one job. Under the lock of the tenant nobody adds to them.
+    """Return how many rows a tenant has open in batches and jobs, and the estimated tokens of its batches, `besides`
+    those of one job. Under the lock of the tenant nobody adds to them.
     """
     row = connection.execute(RESERVED, {"tenant": tenant, "besides": besides}).one()
     return row.rows, row.tokens
