@@ -76,6 +76,9 @@ FORMATS: Final[Mapping[InputFormat, Format]] = {
 }
 
 
+ENCRYPTED_PARQUET = b"PARE"
+"""First bytes of a Parquet file whose footer is encrypted."""
+
 _MAGIC = {
     b"PAR1": "a Parquet file",
     b"\x1f\x8b": "a gzip file, whose name would end in .gz",
@@ -94,6 +97,10 @@ def check_content(info: FileInfo, kind: InputFormat) -> None:
             raise BadInput(f"{info.uri} is empty (0 bytes), so it is not a {known.title} file")
         return
     start = storage.read_range(info.uri, 0, 4)
+    if start == ENCRYPTED_PARQUET:
+        raise BadInput(
+            f"{info.uri} is a Parquet file whose footer is encrypted: decrypt it before, which is not done here"
+        )
     looks = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
     if not start.startswith(known.magic):
         raise BadInput(f"{info.uri} is not a {known.title} file but {looks or 'something else'}")

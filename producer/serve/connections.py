@@ -72,7 +72,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:  # noqa: D102
         super().connection_made(transport)
         self._head_since: float | None = self.loop.time()
-        self._moved, self._head_bytes = self.loop.time(), 0
+        self._moved, self._bytes_received, self._head_bytes = self.loop.time(), 0, 0
         self._stuck_since: float | None = None
         self._address = self.client[0] if self.client else ""
         self._look_later()
@@ -88,14 +88,23 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._moved = self.loop.time()
-        self._head_bytes += len(data)
+        self._bytes_received += len(data)
         super().data_received(data)
-        if self._head_since is not None and self._head_bytes > MOST_HEAD_BYTES:
-            self._refuse("431 Request Header Fields Too Large")
+        # The parser reports a header once it is whole.
+        if self._head_since is not None and self._bytes_received > MOST_HEAD_BYTES:
+            self._refuse_head()
+
+    def on_url(self, url: bytes) -> None:  # noqa: D102
+        super().on_url(url)
+        self._count_head(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:  # noqa: D102
+        super().on_header(name, value)
+        self._count_head(len(name) + len(value))
 
     def on_message_begin(self) -> None:  # noqa: D102
         super().on_message_begin()
-        self._head_since = self._moved
+        self._head_since, self._head_bytes = self._moved, 0
 
     def on_headers_complete(self) -> None:  # noqa: D102
         super().on_headers_complete()
@@ -103,7 +112,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:  # noqa: D102
         super().on_message_complete()
-        self._head_bytes = 0
+        self._bytes_received = 0
 
     def pause_writing(self) -> None:  # noqa: D102
         super().pause_writing()
@@ -114,7 +123,18 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stuck_since = None
 
     def send_400_response(self, msg: str) -> None:  # noqa: D102
-        self._refuse("400 Bad Request", msg)
+        if self._head_bytes > MOST_HEAD_BYTES:
+            self._refuse_head()
+        else:
+            self._refuse("400 Bad Request", msg)
+
+    def _count_head(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > MOST_HEAD_BYTES:
+            raise ValueError("the head is too long")  # ends the parser
+
+    def _refuse_head(self) -> None:
+        self._refuse("431 Request Header Fields Too Large")
 
     def _refuse(self, status: str, text: str = "") -> None:
         self.transport.write(refusal(status, text))

@@ -254,8 +254,11 @@ def _rows_ended(row: Values) -> Text:
     rows.append(f", {row['rows_failed']:,} failed", "red" if row["rows_failed"] else "")
     if kinds := row.get("error_kinds"):
         rows.append(f" ({', '.join(f'{count:,} {kind}' for kind, count in kinds.items())})", "red")
+    if uncommitted := rows_over(row) - row["rows_done"] - row["rows_failed"]:
+        rows.append(f", {uncommitted:,} answered and not committed yet", "yellow")
     if left := row["rows_total"] - rows_over(row):
-        rows.append(f", {left:,} not run", "yellow")
+        # Some of them may have been sent, and are in the cost.
+        rows.append(f", {left:,} not finished", "yellow")
     return rows
 
 

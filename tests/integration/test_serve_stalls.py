@@ -99,12 +99,22 @@ def test_half_requests_and_silent_clients_are_cut_off_and_others_stay(
     wait_until(lambda: stored(door) == [], what="the end of what the stalled upload has sent")
 
 
-def test_a_head_without_an_end_is_refused(door: Door) -> None:
+def test_a_head_that_is_too_long_or_no_head_is_refused(door: Door) -> None:
     door.serve()
     with ExitStack() as stack:
         endless = connected(door, stack, b"GET / HTTP/1.1\r\n" + b"x: " + b"y" * 70_000)
         broken = connected(door, stack, b"no request at all\r\n\r\n")
-        for connection, status in ((endless, b"431"), (broken, b"400")):
+        whole = connected(
+            door, stack, b"GET /healthz HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 70_000 + b"\r\n\r\n"
+        )
+        many = b"".join(b"x-%d: %s\r\n" % (number, b"y" * 1000) for number in range(70))
+        headers = connected(door, stack, b"GET /healthz HTTP/1.1\r\nhost: a\r\n" + many + b"\r\n")
+        for connection, status in (
+            (endless, b"431"),
+            (whole, b"431"),
+            (headers, b"431"),
+            (broken, b"400"),
+        ):
             answer = connection.recv(1000)
             assert answer.startswith(b"HTTP/1.1 %s " % status)
             for header in (b"x-content-type-options: nosniff", b"cache-control: private, no-cache"):

@@ -494,7 +494,14 @@ def test_content_that_is_not_what_the_suffix_says_is_bad_input(tmp_path):
     packed.write_bytes(b"\x1f\x8b\x08\x00")
     text = tmp_path / "text.parquet"
     text.write_bytes(b'{"a": 1}\n')
-    for path, why in ((table, "Parquet"), (packed, "gzip"), (text, "not a Parquet file")):
+    secret = tmp_path / "secret.parquet"
+    secret.write_bytes(b"PARE" + bytes(20) + b"PARE")
+    for path, why in (
+        (table, "Parquet"),
+        (packed, "gzip"),
+        (text, "not a Parquet file"),
+        (secret, "footer is encrypted"),
+    ):
         with pytest.raises(BadInput, match=f"{path.name}.*{why}"):
             planned_schema(path)
 

@@ -75,12 +75,13 @@ class Asked:
 
 @dataclass(slots=True)
 class FileFacts:
-    """What a file asks for, and what is wrong with it."""
+    """What a file asks for, and what is wrong with it. `model_line` is the line that first names the model."""
 
     rows: int = 0
     inputs: int = 0
     tokens: int = 0
     model: str | None = None
+    model_line: int | None = None
     problems: list[Problem] = field(default_factory=list)
     more_problems: int = 0
     skipped: dict[int, str] = field(default_factory=dict)
@@ -189,7 +190,7 @@ def _other_model(
 ) -> Problem | None:
     """What is wrong with a line that asks for another model than the first one; aliases of a model are that model."""
     if facts.model is None:
-        facts.model = asked.model
+        facts.model, facts.model_line = asked.model, number
     if asked.model == facts.model or own_name(asked.model) == own_name(facts.model):
         return None
     why = f"the model is {asked.model[:100]!r}, and earlier lines ask for {facts.model[:100]!r}: a file has one model"

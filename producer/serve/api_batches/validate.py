@@ -103,7 +103,7 @@ def _validate(
     found = _table(settings).find(facts.model)
     if found is None:
         said = f"there is no model {facts.model[:100]!r}"
-        return [Problem("model_not_found", said, param="body.model").as_json]
+        return [Problem("model_not_found", said, facts.model_line, "body.model").as_json]
     spec = _spec(settings, batch, file, found[1], facts.skipped if skip else None)
     with ledger.transaction() as connection:
         tenant = tenants.get(connection, batch.tenant)
