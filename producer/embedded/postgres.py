@@ -68,19 +68,6 @@ class EmbeddedPostgres(EmbeddedServer):
         """`postgresql://…` of the database `nightshift`, with the superuser's password."""
         return self._url("nightshift")
 
-    def start(self, home: Path, *, start_seconds: float = 60) -> str:
-        """As every embedded server, and makes the database."""
-        super().start(home, start_seconds=start_seconds)
-        try:
-            with psycopg.connect(self._url("postgres"), autocommit=True) as connection:
-                found = connection.execute("SELECT 1 FROM pg_database WHERE datname = 'nightshift'")
-                if found.fetchone() is None:
-                    connection.execute("CREATE DATABASE nightshift")
-        except BaseException:
-            self.stop()
-            raise
-        return self.url
-
     def stop(self) -> None:
         """As every embedded server, with the processes that left its group."""
         if self.group is not None:
@@ -114,7 +101,12 @@ class EmbeddedPostgres(EmbeddedServer):
         return launch_server(argv, log, home, data, self._account)
 
     def _ask(self) -> None:
-        psycopg.connect(self._url("postgres"), connect_timeout=5).close()
+        """As every embedded server, and make the database."""
+        url = self._url("postgres")
+        with psycopg.connect(url, autocommit=True, connect_timeout=5) as connection:
+            found = connection.execute("SELECT 1 FROM pg_database WHERE datname = 'nightshift'")
+            if found.fetchone() is None:
+                connection.execute("CREATE DATABASE nightshift")
 
 
 def account_for(data: Path) -> pwd.struct_passwd | None:

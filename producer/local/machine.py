@@ -1,5 +1,6 @@
 """One machine as a fleet: its ledger and broker, and the jobs that it works on."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ import structlog
 from rich.console import Console
 
 from nightshift.common import permits
+from nightshift.common.errors import LedgerUnavailable
 from nightshift.common.ledger import Ledger, schema
 from nightshift.common.ledger.fleet import workers
 from nightshift.common.ledger.jobs import jobs
@@ -19,13 +21,13 @@ from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
 from nightshift.common.telemetry.steps import Step, StepFile
 from nightshift.producer.advice.here import Here, Works
-from nightshift.producer.embedded.home import LOOK_ON_SECONDS, home_lock, write_whole
+from nightshift.producer.embedded.home import LOOK_ON_SECONDS, HomeLock, home_lock, write_whole
 from nightshift.producer.embedded.postgres import EmbeddedPostgres
 from nightshift.producer.embedded.redis_server import EmbeddedRedis
 from nightshift.producer.embedded.servers import stop_all
 from nightshift.producer.local.fleet import MOST_ENDS, LocalFleet, Servers, running
 from nightshift.producer.local.known_job import open_job
-from nightshift.producer.local.silence import reported
+from nightshift.producer.local.silence import long_wait_reported, reported
 from nightshift.producer.local.worker_settings import for_spec
 from nightshift.producer.reaper.finish import finish
 from nightshift.producer.submit import auto_args
@@ -172,16 +174,18 @@ def machine(
         Here(Works.RUN).say(home)
         servers: Servers = []
         say(_servers_said(settings))
-        stack.callback(stop_all, lock, servers, LOOK_ON_SECONDS)
-        settings = _with_servers(settings, home, servers)
-        ledger = Ledger(
-            settings.database_url or "",
-            connections=connections,
-            answer_seconds=settings.answer_seconds,
-        )
-        stack.callback(ledger.close)
-        stack.enter_context(reported(ledger, console))
-        _prepare(ledger, home)
+        started_names = " and ".join(_started(settings))
+        stack.callback(_stop, lock, servers, started_names, console)
+        with long_wait_reported(f"still waiting for {started_names or 'Postgres'}", console):
+            settings = _with_servers(settings, home, servers)
+            ledger = Ledger(
+                settings.database_url or "",
+                connections=connections,
+                answer_seconds=settings.answer_seconds,
+            )
+            stack.callback(ledger.close)
+            stack.enter_context(reported(ledger, console))
+            _prepare_patiently(ledger, home, servers)
         lock.share()
         steps.note(Step.SERVERS)
         started = stack.enter_context(ExitStack())
@@ -197,7 +201,7 @@ SERVERS: dict[str, type[EmbeddedPostgres | EmbeddedRedis]] = {
 
 def _servers_said(settings: Settings) -> str:
     """Which servers are started, and which are used."""
-    starts = [kind.name for name, kind in SERVERS.items() if getattr(settings, name) is None]
+    starts = _started(settings)
     uses = [
         f"{kind.name} of NIGHTSHIFT_{name.upper()}"
         for name, kind in SERVERS.items()
@@ -205,6 +209,10 @@ def _servers_said(settings: Settings) -> str:
     ]
     said = [f"starting {' and '.join(starts)} in {settings.home}"] if starts else []
     return ", ".join([*said, *([f"using the {' and the '.join(uses)}"] if uses else [])])
+
+
+def _started(settings: Settings) -> list[str]:
+    return [kind.name for name, kind in SERVERS.items() if getattr(settings, name) is None]
 
 
 def _with_servers(settings: Settings, home: Path, servers: Servers) -> Settings:
@@ -218,6 +226,28 @@ def _with_servers(settings: Settings, home: Path, servers: Servers) -> Settings:
     if "database_url" in found:
         write_whole(home / "database_url", found["database_url"])
     return settings.model_copy(update=found)
+
+
+def _stop(lock: HomeLock, servers: Servers, names: str, console: Console) -> None:
+    with long_wait_reported(f"still waiting for the end of {names}", console):
+        stop_all(lock, servers, LOOK_ON_SECONDS)
+
+
+LOOK_SECONDS = 1.0
+"""Pause before a server that was silent is asked again."""
+
+
+def _prepare_patiently(ledger: Ledger, home: Path, servers: Servers) -> None:
+    """`_prepare`, again and again while a Postgres that this process has started is silent."""
+    while True:
+        try:
+            return _prepare(ledger, home)
+        except LedgerUnavailable:
+            if not any(
+                isinstance(server, EmbeddedPostgres) and server.runs() for server in servers
+            ):
+                raise
+        time.sleep(LOOK_SECONDS)
 
 
 def _prepare(ledger: Ledger, home: Path) -> None:

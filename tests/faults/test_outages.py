@@ -213,6 +213,29 @@ def test_a_run_says_in_its_terminal_that_postgres_is_frozen_whenever_it_freezes(
 
 
 @pytest.mark.slow
+def test_a_run_waits_for_its_postgres_that_freezes_while_it_starts_and_says_so(
+    tmp_path: Path,
+) -> None:
+    fleet = Fleet(tmp_path, **AS_SHIPPED)
+    spec, ids = spec_of(fleet, "disk")
+    (tmp_path / "open").touch()
+    ready = tmp_path / ".nightshift" / "postgres" / "data" / "postmaster.pid"
+    try:
+        running = fleet.start("nightshift.producer.cli", "run", str(spec))
+        log = tmp_path / "nightshift.producer.cli.0.log"
+        wait_until(lambda: ready.exists() and "ready" in ready.read_text(), what="a Postgres")
+        members = frozen_postgres(running)
+        # Longer than a connection and the end of a server may take.
+        wait_until(lambda: log.read_text().count("this command waits") > 1, what="two lines")
+        for each in members:
+            each.send_signal(signal.SIGCONT)
+        assert running.wait(120) == 0, logs(tmp_path)
+        assert output_ids(tmp_path / "out-disk") == ids
+    finally:
+        fleet.end()
+
+
+@pytest.mark.slow
 def test_a_run_says_in_its_terminal_that_the_disk_is_full_and_that_postgres_is_frozen(
     tmp_path: Path,
 ) -> None:
