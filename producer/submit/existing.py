@@ -56,6 +56,7 @@ def existing_job(
         files = jobs.files(connection, job.id)
         has_grown = generations.get(connection, job.id, 2) is not None
         is_watched = watches.status(connection, job.id) is not None
+        elsewhere = watches.named_files(connection, job.id)
         due = deadlines.finish_by(connection, job.id)
         facts = given_outputs.facts(connection, job.id)
     gives = facts is not None and given_outputs.gives(facts, tenant)
@@ -68,7 +69,7 @@ def existing_job(
             return None
         _refuse_other_spec(ledger, job, spec)
     planned = {file.uri: (file.size, file.fingerprint) for file in files}
-    found = changes(listing.as_planned(planned), planned)
+    found = changes(listing.as_planned(planned), planned, elsewhere)
     may_differ = is_watched or has_grown or spec.input.watch is not None
     if found.changed or (found.uris and not may_differ):
         if gives:

@@ -205,6 +205,11 @@ def test_files_from_elsewhere_and_copied_formats_are_appended_by_name(site: Grow
     assert agreed(site.ledger, site.job, site.folder) == {}
     # The spec's own input has none of it, and that is not a file that is gone.
     assert site.submit_again().job_id == site.job_id
+    write_rows(site.folder / "in", [("a.jsonl", 6)])
+    with pytest.raises(BadInput, match=r"changed.*a\.jsonl") as refused:
+        site.submit_again()
+    assert "more.csv" not in str(refused.value)
+    assert "--redo-changed" in str(refused.value)
 
 
 def test_the_same_spec_finds_the_job_that_grew_and_changed_files_are_refused(site: Grown) -> None:

@@ -269,6 +269,31 @@ def test_a_response_without_an_answer_is_an_error_with_the_clients_own_model(
     assert json.loads(outcome.columns["response"])["model"] == "team"
 
 
+@pytest.mark.parametrize(
+    ("response", "reason"),
+    [
+        ([1], "its JSON is not an object"),
+        ("text", "its JSON is not an object"),
+        ({}, "choices is missing"),
+        ({"choices": None}, "its list of answers is missing"),
+        ({"choices": {"index": 0}}, "its list of answers is missing"),
+        ({"choices": ["text"]}, "a field has another type than in the API"),
+        ({"choices": [{"finish_reason": "stop"}]}, "message is missing"),
+        (
+            {"choices": [{**choice("a", "stop"), "message": 3}]},
+            "a field has another type than in the API",
+        ),
+    ],
+)
+def test_the_reason_of_a_response_without_an_answer_names_what_it_lacks(
+    engine: OpenaiEngine, remote: Remote, response: Any, reason: str
+) -> None:
+    remote.behave = lambda call: Reply(body=json.dumps(response).encode())
+    (outcome,) = run(engine, generate(), chats("a")).values()
+    assert isinstance(outcome, Refusal)
+    assert f"the response has no answer ({reason})" in outcome.message
+
+
 @pytest.mark.parametrize("index", [json.loads("Infinity"), "x", {"a": 1}, json.loads("NaN")])
 def test_an_impossible_index_is_a_response_without_an_answer(
     engine: OpenaiEngine, remote: Remote, index: Any

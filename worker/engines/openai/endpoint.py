@@ -69,7 +69,9 @@ class Endpoint(Protocol):
         try:
             if response.data is None:
                 raise ValueError("it is not JSON")
-            if isinstance(response.data, Mapping) and (error := response.data.get("error")):
+            if not isinstance(response.data, Mapping):
+                raise ValueError("its JSON is not an object")
+            if error := response.data.get("error"):
                 raise ValueError(f"it is an error: {error_text(error)}")
             return self.outcomes(response.data)
         except (
@@ -80,9 +82,8 @@ class Endpoint(Protocol):
             TypeError,
             ValueError,
         ) as error:
-            name = "" if type(error) is ValueError else f"{type(error).__name__}: "
             return RequestError(
-                f"the response has no answer ({name}{error})"[:MOST_MESSAGE],
+                f"the response has no answer ({_reason(error)})"[:MOST_MESSAGE],
                 is_answered=True,
                 status=response.status,
                 request_id=response.request_id,
@@ -94,6 +95,14 @@ class Endpoint(Protocol):
         return Refusal(error.kind, str(error))
 
 
+def _reason(error: Exception) -> str:
+    if type(error) is ValueError:
+        return str(error)
+    if isinstance(error, KeyError):
+        return f"{error.args[0]} is missing"
+    return "a field has another type than in the API"
+
+
 def with_args(body: Body, args: Mapping[str, Any]) -> Body:
     """The body with `engine.args`, of which a null removes a field."""
     return {name: value for name, value in {**body, **args}.items() if value is not None}
@@ -101,8 +110,8 @@ def with_args(body: Body, args: Mapping[str, Any]) -> Body:
 
 def by_index(given: Any) -> list[Mapping[str, Any]]:
     """The choices or embeddings of a response in the order of their `index`, in the server's order if they have none or
-    the same. TypeError for what is not a list.
+    the same. ValueError for what is not a list.
     """
     if not isinstance(given, list):
-        raise TypeError("its list of answers is missing")
+        raise ValueError("its list of answers is missing")
     return sorted(given, key=lambda each: int(each.get("index") or 0))
