@@ -117,26 +117,30 @@ def _refuse_unlisted(tree: nodes.Template) -> None:
     """Refuses what a rendering would: Jinja itself looks names up only when a row is rendered."""
     for node in tree.find_all((nodes.Filter, nodes.Test)):
         kind = "filter" if isinstance(node, nodes.Filter) else "test"
-        _refuse_name(kind, node.name)
+        _refuse_name(kind, node.name, node.lineno)
         named = node.args[0] if kind == "filter" and node.args else None
         if isinstance(named, nodes.Const) and node.name in _NAMES:
-            _refuse_name(_NAMES[node.name], named.value)
+            _refuse_name(_NAMES[node.name], named.value, node.lineno)
     for call in tree.find_all(nodes.Call):
         if isinstance(call.node, nodes.Getattr) and call.node.attr in _LEFT_OUT:
-            _refuse_name("method", call.node.attr)
+            _refuse_name("method", call.node.attr, call.lineno)
         if isinstance(call.node, nodes.Name) and call.node.name == "namespace":
-            raise ValueError(f"template uses {NO_NAMESPACE}")
-    if any(True for _ in tree.find_all(nodes.NSRef)):
+            raise ValueError(f"{_line(call.lineno)} uses {NO_NAMESPACE}")
+    for reference in tree.find_all(nodes.NSRef):
         raise ValueError(
-            f"template sets an attribute, which only namespaces have, and uses {NO_NAMESPACE}"
+            f"{_line(reference.lineno)} sets an attribute, which only namespaces have, and uses {NO_NAMESPACE}"
         )
 
 
-def _refuse_name(kind: str, name: object) -> None:
+def _line(number: int) -> str:
+    return f"line {number} of the template"
+
+
+def _refuse_name(kind: str, name: object, line: int) -> None:
     known = {"filter": limits.FILTERS, "test": _ENVIRONMENT.tests, "method": limits.METHODS}[kind]
     if name not in known:
         raise ValueError(
-            f"template uses {name!r}, which is not a {kind} of templates; {_what_works(known)}"
+            f"{_line(line)} uses {name!r}, which is not a {kind} of templates; {_what_works(known)}"
         )
 
 
@@ -155,17 +159,18 @@ _LEFT_OUT = {
 
 def _refuse_reaching(tree: nodes.Template) -> None:
     """Refuses names with two underscores on both sides, which lead to Python's internals."""
-    names: list[object] = [node.attr for node in tree.find_all(nodes.Getattr)]
+    names: list[tuple[object, int]] = [
+        (node.attr, node.lineno) for node in tree.find_all(nodes.Getattr)
+    ]
     arguments: list[nodes.Node] = [node.arg for node in tree.find_all(nodes.Getitem)]
     for node in tree.find_all(nodes.Filter):
         if node.name in ("attr", "map"):
             arguments += [*node.args, *(each.value for each in node.kwargs)]
-    names += [node.value for node in arguments if isinstance(node, nodes.Const)]
-    for name in names:
+    names += [(node.value, node.lineno) for node in arguments if isinstance(node, nodes.Const)]
+    for name, line in names:
         if isinstance(name, str) and _INSIDES.search(name):
             raise ValueError(
-                f"template names {name[:60]!r}: it may use the columns of its row, not Python's "
-                "insides"
+                f"{_line(line)} names {name[:60]!r}: it may use the columns of its row, not Python's insides"
             )
 
 
