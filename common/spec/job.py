@@ -88,9 +88,9 @@ class JobSpec(Section):
             task = data.get("task", {"kind": "requests"})
         if not isinstance(task, dict) or task.get("kind") != "requests":
             return data
-        implied = {"format": "openai", "id": REQUEST_ID}
-        given = {name: each for name, each in data["input"].items() if each is not None}
-        return {**data, "task": task, "input": {**implied, **given}}
+        given, implied = data["input"], {"format": "openai", "id": REQUEST_ID}
+        missing = {name: each for name, each in implied.items() if given.get(name) is None}
+        return {**data, "task": task, "input": {**given, **missing}}
 
     @model_validator(mode="after")
     def _sections_fit(self, info: ValidationInfo) -> Self:

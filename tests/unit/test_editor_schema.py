@@ -252,6 +252,7 @@ FIELDS = sorted({name for each in editor_schema()["$defs"].values() for name in 
     st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(FIELDS), ANY_VALUE), max_size=3),
 )
 @example(PLAIN, [])
+@example({**PLAIN, "task": {"kind": "requests"}, "input": {"uri": "r.jsonl", "args": None}}, [])
 def test_what_a_spec_may_be_the_schema_accepts(
     seed: dict[str, Any], changes: list[tuple[int, str, object]]
 ) -> None:
