@@ -16,7 +16,16 @@ from pathlib import Path
 
 HOME = Path(__file__).parents[2]
 
-COPIED = ("nightshift", "common", "producer", "worker", "tests", "examples", "pyproject.toml")
+COPIED = (
+    "nightshift",
+    "common",
+    "producer",
+    "worker",
+    "tests",
+    "examples",
+    "docs",
+    "pyproject.toml",
+)
 
 TESTS_FAILED = 1
 """pytest's exit code for red; anything above means that it could not run the tests."""
@@ -782,6 +791,16 @@ MUTANTS = (
         "            storage.within(job.roots, storage.OF_JOB),\n",
         "            storage.within(None, storage.OF_JOB),\n",
         (f"{WALLS}::test_a_file_that_became_a_link_after_the_submit_is_not_read",),
+    ),
+    Mutant(
+        "places of a table that is read from a copy, in the worker",
+        "worker/batch/load.py",
+        "else spec.input.places\n",
+        "else []\n",
+        (
+            "tests/integration/test_table_input.py"
+            "::test_a_copy_of_a_table_outside_the_roots_of_a_worker_is_not_read",
+        ),
     ),
     Mutant(
         "roots of a job around its output",
