@@ -19,6 +19,10 @@ class LedgerUnavailable(Retryable):
     """Postgres cannot be reached or gave up on the statement; the same call may work later."""
 
 
+class LedgerUnreachable(LedgerUnavailable):
+    """Postgres did not accept a connection or did not answer in time."""
+
+
 class StorageUnavailable(Retryable):
     """A file could not be read or written for a reason that may pass (network, disk full)."""
 

@@ -49,7 +49,7 @@ class JobStopped(Permanent):
         reason = f": {status.reason}" if status.reason else ""
         super().__init__(
             f"job {status.job} ({status.name}) is {status.state} with {status.rows_open:,} of "
-            f"{counted(status.rows_total, 'row')} not finished{reason}"
+            f"{counted(status.rows_total, 'row')} unfinished{reason}"
         )
         self.status = status
 

@@ -97,12 +97,12 @@ def check_content(info: FileInfo, kind: InputFormat) -> None:
             raise BadInput(f"{info.uri} is empty (0 bytes), so it is not a {known.title} file")
         return
     start = storage.read_range(info.uri, 0, 4)
-    if start == ENCRYPTED_PARQUET:
-        raise BadInput(
-            f"{info.uri} is a Parquet file whose footer is encrypted: decrypt it before, which is not done here"
-        )
     looks = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
     if not start.startswith(known.magic):
+        if start == ENCRYPTED_PARQUET:
+            raise BadInput(
+                f"the footer of {info.uri} is encrypted: encrypted Parquet is not supported"
+            )
         raise BadInput(f"{info.uri} is not a {known.title} file but {looks or 'something else'}")
     if not known.magic and looks is not None and compression(info.uri) is None:
         raise BadInput(f"{info.uri} is not a {known.title} file but {looks}")

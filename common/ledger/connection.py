@@ -21,7 +21,12 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from nightshift.common.descriptor import RowRanges
-from nightshift.common.errors import LedgerRefused, LedgerUnavailable, StatementRefused
+from nightshift.common.errors import (
+    LedgerRefused,
+    LedgerUnavailable,
+    LedgerUnreachable,
+    StatementRefused,
+)
 from nightshift.common.ledger import server_url
 from nightshift.common.text import escaped
 
@@ -266,7 +271,7 @@ def _wrapped(error: DBAPIError | psycopg.Error, place: str) -> Exception:
     if sqlstate is not None and sqlstate.startswith(("28", "3D")):
         return LedgerRefused(f"Postgres at {place} refused the connection: {message}")
     if isinstance(cause, psycopg.OperationalError) and sqlstate is None:
-        return LedgerUnavailable(f"Postgres at {place} cannot be reached: {message}")
+        return LedgerUnreachable(f"Postgres at {place} cannot be reached: {message}")
     if isinstance(cause, psycopg.InterfaceError) or (
         sqlstate is not None and not sqlstate.startswith(OUR_FAULT)
     ):

@@ -126,7 +126,7 @@ def _refuse_unlisted(tree: nodes.Template) -> None:
             _refuse_name("method", call.node.attr, call.lineno)
         if isinstance(call.node, nodes.Name) and call.node.name == "namespace":
             raise ValueError(f"{_line(call.lineno)} uses {NO_NAMESPACE}")
-    for reference in tree.find_all(nodes.NSRef):
+    if (reference := tree.find(nodes.NSRef)) is not None:
         raise ValueError(
             f"{_line(reference.lineno)} sets an attribute, which only namespaces have, and uses {NO_NAMESPACE}"
         )

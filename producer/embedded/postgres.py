@@ -101,7 +101,7 @@ class EmbeddedPostgres(EmbeddedServer):
         return launch_server(argv, log, home, data, self._account)
 
     def _ask(self) -> None:
-        """As every embedded server, and make the database."""
+        """Return once the server answers; create the database `nightshift` if it is missing."""
         url = self._url("postgres")
         with psycopg.connect(url, autocommit=True, connect_timeout=5) as connection:
             found = connection.execute("SELECT 1 FROM pg_database WHERE datname = 'nightshift'")

@@ -1,6 +1,5 @@
 """One machine as a fleet: its ledger and broker, and the jobs that it works on."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -8,9 +7,10 @@ from pathlib import Path
 
 import structlog
 from rich.console import Console
+from tenacity import Retrying, retry_if_exception, wait_fixed
 
 from nightshift.common import permits
-from nightshift.common.errors import LedgerUnavailable
+from nightshift.common.errors import LedgerUnreachable
 from nightshift.common.ledger import Ledger, schema
 from nightshift.common.ledger.fleet import workers
 from nightshift.common.ledger.jobs import jobs
@@ -174,9 +174,9 @@ def machine(
         Here(Works.RUN).say(home)
         servers: Servers = []
         say(_servers_said(settings))
-        started_names = " and ".join(_started(settings))
-        stack.callback(_stop, lock, servers, started_names, console)
-        with long_wait_reported(f"still waiting for {started_names or 'Postgres'}", console):
+        stack.callback(_stop, lock, servers, console)
+        names = " and ".join(_embedded_names(settings)) or "Postgres"
+        with long_wait_reported(f"still waiting for {names}", console):
             settings = _with_servers(settings, home, servers)
             ledger = Ledger(
                 settings.database_url or "",
@@ -185,7 +185,7 @@ def machine(
             )
             stack.callback(ledger.close)
             stack.enter_context(reported(ledger, console))
-            _prepare_patiently(ledger, home, servers)
+            _prepare_once_reachable(ledger, home, servers)
         lock.share()
         steps.note(Step.SERVERS)
         started = stack.enter_context(ExitStack())
@@ -201,7 +201,7 @@ SERVERS: dict[str, type[EmbeddedPostgres | EmbeddedRedis]] = {
 
 def _servers_said(settings: Settings) -> str:
     """Which servers are started, and which are used."""
-    starts = _started(settings)
+    starts = _embedded_names(settings)
     uses = [
         f"{kind.name} of NIGHTSHIFT_{name.upper()}"
         for name, kind in SERVERS.items()
@@ -211,7 +211,8 @@ def _servers_said(settings: Settings) -> str:
     return ", ".join([*said, *([f"using the {' and the '.join(uses)}"] if uses else [])])
 
 
-def _started(settings: Settings) -> list[str]:
+def _embedded_names(settings: Settings) -> list[str]:
+    """Return the names of the servers that this process starts itself."""
     return [kind.name for name, kind in SERVERS.items() if getattr(settings, name) is None]
 
 
@@ -228,26 +229,31 @@ def _with_servers(settings: Settings, home: Path, servers: Servers) -> Settings:
     return settings.model_copy(update=found)
 
 
-def _stop(lock: HomeLock, servers: Servers, names: str, console: Console) -> None:
-    with long_wait_reported(f"still waiting for the end of {names}", console):
+def _stop(lock: HomeLock, servers: Servers, console: Console) -> None:
+    """Stop the servers and print a line if that takes long: a frozen one is killed after 20 s."""
+    with long_wait_reported("still stopping the servers", console):
         stop_all(lock, servers, LOOK_ON_SECONDS)
 
 
-LOOK_SECONDS = 1.0
-"""Pause before a server that was silent is asked again."""
+RETRY_SECONDS = 1.0
+"""Pause before another connection to a Postgres that did not answer."""
 
 
-def _prepare_patiently(ledger: Ledger, home: Path, servers: Servers) -> None:
-    """`_prepare`, again and again while a Postgres that this process has started is silent."""
-    while True:
-        try:
-            return _prepare(ledger, home)
-        except LedgerUnavailable:
-            if not any(
-                isinstance(server, EmbeddedPostgres) and server.runs() for server in servers
-            ):
-                raise
-        time.sleep(LOOK_SECONDS)
+def _prepare_once_reachable(ledger: Ledger, home: Path, servers: Servers) -> None:
+    """Call `_prepare` again while a Postgres that this process has started runs and does not answer.
+
+    Every other error is raised at once, such as a full disk that Postgres reports.
+    """
+
+    def may_answer(error: BaseException) -> bool:
+        return isinstance(error, LedgerUnreachable) and any(
+            isinstance(server, EmbeddedPostgres) and server.runs() for server in servers
+        )
+
+    attempts = Retrying(
+        retry=retry_if_exception(may_answer), wait=wait_fixed(RETRY_SECONDS), reraise=True
+    )
+    attempts(_prepare, ledger, home)
 
 
 def _prepare(ledger: Ledger, home: Path) -> None:

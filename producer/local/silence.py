@@ -40,6 +40,7 @@ def long_wait_reported(line: str, console: Console) -> AbstractContextManager[No
 def _noticed(
     console: Console, line: str, waited_seconds: Callable[[], float], patience_seconds: float
 ) -> Iterator[None]:
+    """Print `line` once `waited_seconds` reaches `patience_seconds`, and every AGAIN_SECONDS after that."""
     ended = threading.Event()
 
     def watch() -> None:

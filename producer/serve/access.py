@@ -88,8 +88,8 @@ def refuse_spent(connection: Connection, tenant: str) -> None:
 def refuse_more_rows(
     connection: Connection, tenant_name: str, job_id: int, *, again: bool = False
 ) -> None:
-    """SpentOut where the open rows of a job are more than its tenant may have open beside the others: those that it
-    has open now or, if it runs `again`, then. Locks the tenant.
+    """Raise SpentOut if the open rows of a job, with those of the tenant's other jobs, exceed the tenant's limit. If the
+    job runs `again`, its open rows are those it will have then. Locks the tenant.
     """
     tenants.lock(connection, tenant_name)
     tenant = tenants.get(connection, tenant_name)
@@ -97,8 +97,9 @@ def refuse_more_rows(
     if again:
         rows, tokens = quotas.again(connection, job_id)
     else:
-        seen = jobs.progress(connection, job_id)
-        rows, tokens = seen["rows_total"] - seen["rows_done"] - seen["rows_failed"], 0
+        progress = jobs.progress(connection, job_id)
+        rows = progress["rows_total"] - progress["rows_done"] - progress["rows_failed"]
+        tokens = 0
     has = quotas.reserved(connection, tenant_name, besides=job_id)
     why = limits.quota_refusal(tenant, has, (rows, tokens))
     if why is not None:

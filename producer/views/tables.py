@@ -255,10 +255,10 @@ def _rows_ended(row: Values) -> Text:
     if kinds := row.get("error_kinds"):
         rows.append(f" ({', '.join(f'{count:,} {kind}' for kind, count in kinds.items())})", "red")
     if uncommitted := rows_over(row) - row["rows_done"] - row["rows_failed"]:
-        rows.append(f", {uncommitted:,} answered and not committed yet", "yellow")
+        rows.append(f", {uncommitted:,} not committed yet", "yellow")
     if left := row["rows_total"] - rows_over(row):
-        # Some of them may have been sent, and are in the cost.
-        rows.append(f", {left:,} not finished", "yellow")
+        # Not "never ran": some may have been sent to an engine, and their cost counts.
+        rows.append(f", {left:,} unfinished", "yellow")
     return rows
 
 

@@ -213,7 +213,7 @@ def test_a_run_says_in_its_terminal_that_postgres_is_frozen_whenever_it_freezes(
 
 
 @pytest.mark.slow
-def test_a_run_waits_for_its_postgres_that_freezes_while_it_starts_and_says_so(
+def test_a_run_waits_for_its_postgres_that_freezes_while_it_starts_and_reports_it(
     tmp_path: Path,
 ) -> None:
     fleet = Fleet(tmp_path, **AS_SHIPPED)

@@ -108,7 +108,7 @@ def test_a_bad_file_fails_with_the_codes_of_the_api(
     assert site.jobs() == 0
 
 
-def test_a_model_that_is_not_there_is_reported_with_the_line_that_names_it(site: Site) -> None:
+def test_an_unknown_model_is_reported_with_the_line_that_names_it(site: Site) -> None:
     batch = site.batch({}, line("a", model="zz"))
     with site.ledger.transaction() as connection:
         connection.exec_driver_sql("""UPDATE api_batches SET options = '{"on_bad_line": "skip"}'""")

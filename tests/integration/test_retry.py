@@ -117,7 +117,7 @@ class Site:
         return found
 
     def worker_roots(self) -> tuple[str, ...]:
-        """Return the roots that hold in the child."""
+        """Return the allowed roots of the worker."""
         return ()
 
     def admit(self, most: int = 1000) -> None:
@@ -160,13 +160,13 @@ class Site:
             columns = {*table.column_names}
             rows: list[dict[str, Any]] = table.to_pylist()
         else:
-            # Arrow's own scan of a JSON dataset can deadlock in its threads (pyarrow 26.0.1). Like it, this passes over
-            # names that begin with a dot or an underscore.
-            found = [path for path in out.rglob("*") if path.is_file()]
+            # Arrow's own scan of a JSON dataset can deadlock in its threads (pyarrow 26.0.1). Names that begin with
+            # a dot or an underscore are skipped, as Arrow does.
             files = [
                 path
-                for path in found
-                if all(part[0] not in "._" for part in path.relative_to(out).parts)
+                for path in out.rglob("*")
+                if path.is_file()
+                and all(part[0] not in "._" for part in path.relative_to(out).parts)
             ]
             rows = [json.loads(line) for path in files for line in path.read_bytes().splitlines()]
             columns = {name for row in rows for name in row}

@@ -99,7 +99,7 @@ def test_half_requests_and_silent_clients_are_cut_off_and_others_stay(
     wait_until(lambda: stored(door) == [], what="the end of what the stalled upload has sent")
 
 
-def test_a_head_that_is_too_long_or_no_head_is_refused(door: Door) -> None:
+def test_a_head_that_is_too_long_or_malformed_is_refused(door: Door) -> None:
     door.serve()
     with ExitStack() as stack:
         endless = connected(door, stack, b"GET / HTTP/1.1\r\n" + b"x: " + b"y" * 70_000)

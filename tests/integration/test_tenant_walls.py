@@ -349,7 +349,7 @@ def test_a_watched_input_adds_no_more_than_its_tenant_may_have(site: Neighbours)
         seen = watching.watching(connection, site.job.id)
     assert seen is not None
     assert f"waits: {waits}" in watching.lines(seen)
-    # Rows that are finished count no more, although the job stays open.
+    # Finished rows no longer count, although the job stays open.
     site.run(LOUD)
     assert site.look() is None
     assert site.planned() == {"a.jsonl", "b.jsonl", "c.jsonl"}

@@ -277,15 +277,15 @@ def test_a_response_without_an_answer_is_an_error_with_the_clients_own_model(
         ({}, "choices is missing"),
         ({"choices": None}, "its list of answers is missing"),
         ({"choices": {"index": 0}}, "its list of answers is missing"),
-        ({"choices": ["text"]}, "a field has another type than in the API"),
+        ({"choices": ["text"]}, "a field has an unexpected type or value"),
         ({"choices": [{"finish_reason": "stop"}]}, "message is missing"),
         (
             {"choices": [{**choice("a", "stop"), "message": 3}]},
-            "a field has another type than in the API",
+            "a field has an unexpected type or value",
         ),
     ],
 )
-def test_the_reason_of_a_response_without_an_answer_names_what_it_lacks(
+def test_the_reason_names_what_the_response_lacks(
     engine: OpenaiEngine, remote: Remote, response: Any, reason: str
 ) -> None:
     remote.behave = lambda call: Reply(body=json.dumps(response).encode())

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.slow
 
 def test_a_job_stops_at_its_budget_and_goes_on_with_more(recipe: Callable[..., Recipe]) -> None:
     page = recipe("budget")
-    said = page.follow()
-    stopped = re.search(r"rows +(\d+) done, 0 failed, (\d+) not finished", said)
+    output = page.follow()
+    stopped = re.search(r"rows +(\d+) done, 0 failed, (\d+) unfinished", output)
     assert stopped is not None
     assert 0 < int(stopped[1]) < 400
     assert int(stopped[2]) > 0

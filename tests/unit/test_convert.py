@@ -183,6 +183,11 @@ def test_an_empty_file_has_no_rows(tmp_path, name, is_packed):
         plan(spec_of(tmp_path))
 
 
+def test_a_csv_header_that_begins_like_encrypted_parquet_is_a_header(tmp_path):
+    put(tmp_path, **{"a.csv": b"PARENT,CHILD\na,b\n"})
+    assert rows_of(spec_of(tmp_path)) == [{"PARENT": "a", "CHILD": "b"}]
+
+
 def test_plain_files_that_are_compressed_inside_are_named(tmp_path):
     put(tmp_path, **{"a.csv": gzip.compress(b"id\n1\n")})
     with pytest.raises(BadInput, match=r"a\.csv is not a CSV file but a gzip file"):

@@ -500,7 +500,7 @@ def test_content_that_is_not_what_the_suffix_says_is_bad_input(tmp_path):
         (table, "Parquet"),
         (packed, "gzip"),
         (text, "not a Parquet file"),
-        (secret, "footer is encrypted"),
+        (secret, "encrypted Parquet is not supported"),
     ):
         with pytest.raises(BadInput, match=f"{path.name}.*{why}"):
             planned_schema(path)

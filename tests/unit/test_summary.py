@@ -13,10 +13,10 @@ ROWS = {"rows_total": 30, "rows_done": 11, "rows_failed": 0}
     ("row", "rows"),
     [
         ({**ROWS, "rows_done": 30}, "30 done, 0 failed"),
-        (ROWS, "11 done, 0 failed, 19 not finished"),
+        (ROWS, "11 done, 0 failed, 19 unfinished"),
         (
             {**ROWS, "rows_done": 0, "rows_done_uncommitted": 10, "rows_failed_uncommitted": 1},
-            "0 done, 0 failed, 11 answered and not committed yet, 19 not finished",
+            "0 done, 0 failed, 11 not committed yet, 19 unfinished",
         ),
         (
             {**ROWS, "rows_failed": 19, "error_kinds": {"bad_type": 19}},

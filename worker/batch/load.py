@@ -22,9 +22,9 @@ from nightshift.worker.outputs import Outputs
 from nightshift.worker.rows.results import RowResults
 
 
-def _read_from(spec: JobSpec, source: SourceFile) -> list[str]:
-    """Return the places that the rows of a file are read from. Rows of a table that are named by its version are read
-    from a copy beside the output: then these are the places of the table.
+def _input_places(spec: JobSpec, source: SourceFile) -> list[str]:
+    """Return the addresses that the roots must allow: the file's or, if its uri names a version of a table, the
+    table's. The rows of such a version are read from a copy in the output directory.
     """
     return [source.uri] if table_rows(source.uri) is None else spec.input.places
 
@@ -51,7 +51,7 @@ class Loader:
             storage.within(job.roots, storage.OF_JOB),
         ):
             # The job may have been submitted where other roots are allowed.
-            named = [*_read_from(spec, lease.descriptor.source), spec.output.uri]
+            named = [*_input_places(spec, lease.descriptor.source), spec.output.uri]
             storage.check_roots(named, roots)
             storage.check_held(named, job.roots, storage.OF_JOB)
             if self._outputs.prove(job.id, spec.output.uri, job.owner):

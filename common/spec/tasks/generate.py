@@ -120,8 +120,8 @@ class GenerateTask(TaskSection):
     keep_reasoning: bool = Field(
         False,
         description="Keep the thoughts in the column `reasoning`, and their number of tokens in "
-        "`reasoning_tokens`. Without it they are counted and dropped. With thinking: off they hold thoughts only of a "
-        "model that thinks all the same.",
+        "`reasoning_tokens`. Without it they are counted and dropped. With thinking: off the columns are "
+        "empty unless the model thinks anyway.",
         exclude_if=lambda value: not value,
     )
     sampling_columns: SamplingColumns = Field(

@@ -85,8 +85,8 @@ def _validate(
         settings.serve_max_embedding_inputs,
     )
     if file.bytes > limits.bytes:
-        said = f"the file has {counted(file.bytes, 'byte')}, and {limits.bytes:,} are allowed"
-        return [Problem("file_too_large", said).as_json]
+        message = f"the file has {counted(file.bytes, 'byte')}, and {limits.bytes:,} are allowed"
+        return [Problem("file_too_large", message).as_json]
     if not file.bytes:
         return [Problem("empty_file", "the file is empty").as_json]
     skip = batch.options.get("on_bad_line") == "skip"
@@ -102,8 +102,8 @@ def _validate(
     assert facts.model is not None
     found = _table(settings).find(facts.model)
     if found is None:
-        said = f"there is no model {facts.model[:100]!r}"
-        return [Problem("model_not_found", said, facts.model_line, "body.model").as_json]
+        message = f"there is no model {facts.model[:100]!r}"
+        return [Problem("model_not_found", message, facts.model_line, "body.model").as_json]
     spec = _spec(settings, batch, file, found[1], facts.skipped if skip else None)
     with ledger.transaction() as connection:
         tenant = tenants.get(connection, batch.tenant)

@@ -18,7 +18,7 @@ RESERVED = text("""
       AND job_id <> :besides
 """)
 """Rows of open batches, open rows of other jobs that are not over, and estimated tokens of batches. A job that watches
-its input is never over, so that its finished rows must not count."""
+its input is never over: its finished rows must not count."""
 
 AGAIN = text("""
     SELECT p.rows_total - p.rows_done AS rows_open,

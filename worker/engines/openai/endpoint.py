@@ -100,7 +100,7 @@ def _reason(error: Exception) -> str:
         return str(error)
     if isinstance(error, KeyError):
         return f"{error.args[0]} is missing"
-    return "a field has another type than in the API"
+    return "a field has an unexpected type or value"
 
 
 def with_args(body: Body, args: Mapping[str, Any]) -> Body:
@@ -109,8 +109,9 @@ def with_args(body: Body, args: Mapping[str, Any]) -> Body:
 
 
 def by_index(given: Any) -> list[Mapping[str, Any]]:
-    """The choices or embeddings of a response in the order of their `index`, in the server's order if they have none or
-    the same. ValueError for what is not a list.
+    """Sort the choices or embeddings of a response by `index`; without one, or if all are equal, keep the server's order.
+
+    Raises ValueError if `given` is not a list.
     """
     if not isinstance(given, list):
         raise ValueError("its list of answers is missing")
