@@ -21,7 +21,7 @@ from nightshift.common.failpoints import Moment
 from nightshift.common.ledger.fleet.outages import LAPSE_SECONDS
 from tests.support.fleet import Fleet, function_spec, logs, output_ids, wait_until, write_rows
 from tests.support.rig import BUILD
-from tests.support.serve import Door
+from tests.support.serve import CLIENT_SECONDS, Door
 
 SOON_SECONDS = 10.0
 """What is promised, by the clock of Postgres: a command of a test on a busy machine may take as long."""
@@ -138,10 +138,14 @@ def test_a_full_disk_is_said_by_every_door_and_no_more_once_there_is_room(
         "status --json": lambda: says(json.dumps(door.status("disk")["outages"])),
         "doctor": lambda: says((done := door.command("doctor")).stdout) and done.returncode == 1,
         "watch": lambda: says(watched.read_text()),
-        "the API": lambda: says(httpx.get(f"{at}/api/jobs/1").text),
-        "the API's explain": lambda: says(httpx.get(f"{at}/api/jobs/1/explain").text),
-        "the page of the job": lambda: says(httpx.get(f"{at}/jobs/1").text),
-        "the page of the fleet": lambda: says(httpx.get(f"{at}/fleet").text),
+        "the API": lambda: says(httpx.get(f"{at}/api/jobs/1", timeout=CLIENT_SECONDS).text),
+        "the API's explain": lambda: says(
+            httpx.get(f"{at}/api/jobs/1/explain", timeout=CLIENT_SECONDS).text
+        ),
+        "the page of the job": lambda: says(httpx.get(f"{at}/jobs/1", timeout=CLIENT_SECONDS).text),
+        "the page of the fleet": lambda: says(
+            httpx.get(f"{at}/fleet", timeout=CLIENT_SECONDS).text
+        ),
     }
     said_at(doors)
     stands = door.status("disk")

@@ -15,7 +15,7 @@ from nightshift.common.failpoints import Moment
 from tests.support.fleet import wait_until
 from tests.support.proxy import Mode, Proxy
 from tests.support.rig import Rig
-from tests.support.serve import Door
+from tests.support.serve import CLIENT_SECONDS, Door
 from tests.support.servers import Server
 
 GRACE_SECONDS = 200
@@ -178,18 +178,23 @@ def test_a_server_says_within_ten_seconds_that_postgres_is_away_and_answers_mean
     health = f"http://127.0.0.1:{door.port}/healthz"
     try:
         door.serve()
-        assert httpx.get(health).text == "ok\n"
+        assert httpx.get(health, timeout=CLIENT_SECONDS).text == "ok\n"
         for away, back in ((postgres.freeze, postgres.thaw), (postgres.kill, postgres.start)):
             away()
             said = wait_until(
                 lambda: (
-                    "Postgres has not answered for" in (told := httpx.get(health)).text and told
+                    "Postgres has not answered for"
+                    in (told := httpx.get(health, timeout=CLIENT_SECONDS)).text
+                    and told
                 ),
                 what="a sentence about Postgres",
             )
             assert (said.status_code, said.text.splitlines()[0]) == (200, "ok")
             assert postgres.url.rpartition("@")[2] not in said.text, "whoever asks brings no key"
             back()
-            wait_until(lambda: httpx.get(health).text == "ok\n", what="Postgres again")
+            wait_until(
+                lambda: httpx.get(health, timeout=CLIENT_SECONDS).text == "ok\n",
+                what="Postgres again",
+            )
     finally:
         door.end()

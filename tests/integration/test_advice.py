@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.support.fleet import Fleet, function_spec, logs, output_ids, wait_until, write_rows
-from tests.support.serve import Door
+from tests.support.serve import CLIENT_SECONDS, Door
 
 GATE = """
 import time
@@ -186,7 +186,7 @@ def test_pages_of_a_folder_that_nobody_works_in_name_the_command_that_works_afte
     pages = fleet.start("nightshift.producer.cli", "console")
     log = fleet.folder / f"nightshift.producer.cli.{len(fleet.processes) - 1}.log"
     link = wait_until(lambda: re.search(r"http://\S+/enter\S+", log.read_text()), what="a link")
-    with httpx.Client(follow_redirects=True) as browser:
+    with httpx.Client(follow_redirects=True, timeout=CLIENT_SECONDS) as browser:
         base = link[0].partition("/enter")[0]
         browser.get(link[0])
         page = browser.get(f"{base}/jobs/2").text
@@ -226,16 +226,16 @@ def test_under_serve_a_job_in_a_pool_without_workers_moves_by_what_every_door_sa
     folder.say("submit", folder.spec("far", pool="gpus"))
     command = folder.advised("far", "no_worker")
     at = f"http://127.0.0.1:{door.port}"
-    by_api = httpx.get(f"{at}/api/jobs/1/explain").json()["reasons"]
+    by_api = httpx.get(f"{at}/api/jobs/1/explain", timeout=CLIENT_SECONDS).json()["reasons"]
     assert command in [each["command"] for each in by_api]
-    assert f"<code>{command}</code>" in httpx.get(f"{at}/jobs/1").text
+    assert f"<code>{command}</code>" in httpx.get(f"{at}/jobs/1", timeout=CLIENT_SECONDS).text
     assert command == "nightshift set 1 --pool default"
     folder.follow(command, "far")
     folder.finished("far")
 
     folder.say("submit", folder.spec("held", "gated"))
     begun(door.folder)
-    said = httpx.post(f"{at}/api/jobs/2/pause").json()["message"]
+    said = httpx.post(f"{at}/api/jobs/2/pause", timeout=CLIENT_SECONDS).json()["message"]
     assert (
         quoted(said)
         == quoted(folder.say("pause", "held") + said)

@@ -17,6 +17,7 @@ from nightshift.producer.serve.console import app as console
 from nightshift.producer.serve.console.session import Session
 from tests.support.console_site import ORIGIN, PAGES, send
 from tests.support.fleet import Fleet, function_spec, wait_until, write_rows
+from tests.support.serve import CLIENT_SECONDS
 from tests.support.world import World
 
 LINK = re.compile(r"http://127\.0\.0\.1:\d+/enter\?ticket=\S+")
@@ -101,7 +102,7 @@ def test_a_run_shows_its_pages_until_it_ends_and_console_shows_them_after(tmp_pa
             wait_until(lambda: LINK.search((tmp_path / "said").read_text()), what="a link")
             found = LINK.search((tmp_path / "said").read_text())
             assert found is not None
-            with httpx.Client(follow_redirects=True) as browser:
+            with httpx.Client(follow_redirects=True, timeout=CLIENT_SECONDS) as browser:
                 page = browser.get(found[0])
             assert page.status_code == 200
             assert ">loud</a>" in page.text

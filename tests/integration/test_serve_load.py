@@ -18,7 +18,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from tests.support import warm
 from tests.support.fleet import wait_until
-from tests.support.serve import Door
+from tests.support.serve import CLIENT_SECONDS, Door
 
 pytestmark = pytest.mark.slow
 
@@ -50,14 +50,14 @@ def door(tmp_path: Path, database_url: str, redis_url: str) -> Iterator[Door]:
 
 def healthy(door: Door) -> OpenAI:
     """A client that tries nothing twice."""
-    return door.client(max_retries=0, timeout=100)
+    return door.client(max_retries=0)
 
 
 def slow_client(door: Door) -> HTTPConnection:
     """A connection that takes little at a time."""
     connection = HTTPConnection("127.0.0.1", door.port)
     connection.sock = socket.socket()
-    connection.sock.settimeout(100)
+    connection.sock.settimeout(CLIENT_SECONDS)
     connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.sock.connect(("127.0.0.1", door.port))
     return connection
@@ -107,7 +107,9 @@ def test_three_hundred_clients_at_once_get_right_answers_and_lose_nothing(door: 
 
     async def one(number: int) -> str:
         """Each with connections of its own; an answer that is no success is an error."""
-        async with AsyncOpenAI(base_url=door.url, api_key="none", max_retries=0) as own:
+        async with AsyncOpenAI(
+            base_url=door.url, api_key="none", max_retries=0, timeout=CLIENT_SECONDS
+        ) as own:
             assert file_id in {each.id async for each in own.files.list()}
             made = await own.batches.create(
                 input_file_id=file_id,

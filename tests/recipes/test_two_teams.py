@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from tests.support.recipe import Recipe
-from tests.support.serve import free_port
+from tests.support.serve import CLIENT_SECONDS, free_port
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def test_each_team_has_its_share_and_its_limits_and_sees_its_own_jobs(
             data=None if spec is None else json.dumps(spec).encode(),
         )
         try:
-            with urllib.request.urlopen(request) as answer:
+            with urllib.request.urlopen(request, timeout=CLIENT_SECONDS) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)

@@ -13,6 +13,13 @@ from openai import OpenAI
 
 from tests.support.fleet import Fleet, wait_until
 
+CLIENT_SECONDS = 100
+"""Time limit of a request that a test sends to a server of its own.
+
+The clients' defaults (five seconds for a connection, in httpx for an answer as well) are shorter than
+what a busy machine with two cores may need.
+"""
+
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 
@@ -68,7 +75,9 @@ class Door(Fleet):
 
     def client(self, key: str = "none", **options: Any) -> OpenAI:
         """The official client, unmodified."""
-        return OpenAI(base_url=self.url, api_key=key, **options)
+        return OpenAI(
+            **{"base_url": self.url, "api_key": key, "timeout": CLIENT_SECONDS, **options}
+        )
 
     def ended(self, client: OpenAI, batch_id: str) -> Any:
         """The batch, once it is over."""
