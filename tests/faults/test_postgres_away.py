@@ -181,16 +181,16 @@ def test_a_server_says_within_ten_seconds_that_postgres_is_away_and_answers_mean
         assert httpx.get(health, timeout=CLIENT_SECONDS).text == "ok\n"
         for away, back in ((postgres.freeze, postgres.thaw), (postgres.kill, postgres.start)):
             away()
-            said = wait_until(
+            answer = wait_until(
                 lambda: (
                     "Postgres has not answered for"
-                    in (told := httpx.get(health, timeout=CLIENT_SECONDS)).text
-                    and told
+                    in (response := httpx.get(health, timeout=CLIENT_SECONDS)).text
+                    and response
                 ),
                 what="a sentence about Postgres",
             )
-            assert (said.status_code, said.text.splitlines()[0]) == (200, "ok")
-            assert postgres.url.rpartition("@")[2] not in said.text, "whoever asks brings no key"
+            assert (answer.status_code, answer.text.splitlines()[0]) == (200, "ok")
+            assert postgres.url.rpartition("@")[2] not in answer.text, "whoever asks brings no key"
             back()
             wait_until(
                 lambda: httpx.get(health, timeout=CLIENT_SECONDS).text == "ok\n",

@@ -235,14 +235,14 @@ def test_under_serve_a_job_in_a_pool_without_workers_moves_by_what_every_door_sa
 
     folder.say("submit", folder.spec("held", "gated"))
     begun(door.folder)
-    said = httpx.post(f"{at}/api/jobs/2/pause", timeout=CLIENT_SECONDS).json()["message"]
+    message = httpx.post(f"{at}/api/jobs/2/pause", timeout=CLIENT_SECONDS).json()["message"]
     assert (
-        quoted(said)
-        == quoted(folder.say("pause", "held") + said)
+        quoted(message)
+        == quoted(folder.say("pause", "held") + message)
         == folder.advised("held", "paused")
     )
     (door.folder / "open").touch()
-    folder.follow(quoted(said), "held")
+    folder.follow(quoted(message), "held")
     folder.finished("held")
 
 

@@ -102,7 +102,7 @@ def _validate(
     assert facts.model is not None
     found = _table(settings).find(facts.model)
     if found is None:
-        message = f"there is no model {facts.model[:100]!r}"
+        message = f"unknown model {facts.model[:100]!r}"
         return [Problem("model_not_found", message, facts.model_line, "body.model").as_json]
     spec = _spec(settings, batch, file, found[1], facts.skipped if skip else None)
     with ledger.transaction() as connection:

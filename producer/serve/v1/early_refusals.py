@@ -57,8 +57,8 @@ def model_refusal(
     """Why a batch for this `model` can never run. Whether a worker lives is none of the reasons. Pure."""
     found = table.find(model)
     if found is None:
-        said = f"there is no model {model[:100]!r}: GET /v1/models lists those that there are"
-        return ApiError(400, said, param="body.model", code="model_not_found")
+        message = f"unknown model {model[:100]!r}; GET /v1/models lists the known models"
+        return ApiError(400, message, param="body.model", code="model_not_found")
     served = found[1]
     if tenant is not None and (why := limits.pool_refusal(tenant, served.pool)):
         return ApiError(400, why, param="body.model", code="not_allowed")
