@@ -95,7 +95,7 @@ class JobCache:
         try:
             return Renderer(job.spec.task, self._roots, job.roots)
         except ValueError as error:
-            # The job was stored by a release whose templates had more.
+            # A stored spec is not checked again, and its release may have had more.
             raise JobRefused(str(error)) from error
 
     def _look_again(self, known: KnownJob) -> None:

@@ -54,12 +54,10 @@ class Converter:
         """Makes missing copies of a planned job again; raises what `copy` raises."""
         there = input_copies.there(self.output_uri)
         for file in files:
-            copies = input_copies.copies_of(self.spec_input, self.output_uri, file)
-            if copies and file.rows and there.isdisjoint(copies):
+            copy = input_copies.copy_of(self.spec_input, self.output_uri, file)
+            if copy is not None and file.rows and copy not in there:
                 info = FileInfo(file.uri, file.size, file.fingerprint)
-                self._make(
-                    copies[0], info, file.format, input_copies.rows_left(self.spec_input, file)
-                )
+                self._make(copy, info, file.format, input_copies.rows_left(self.spec_input, file))
 
     def _make(self, uri: str, info: FileInfo, kind: InputFormat, limit: int | None) -> None:
         copy = self.copy_table if kind == "table" else FORMATS[kind].copy
@@ -82,12 +80,10 @@ def are_there(spec_input: InputSpec, output_uri: str, files: Sequence[SourceFile
     the lock of the job's submit: finish sweeps copies under the same lock, so that what is there now stays
     until the plan is stored.
     """
-    copies = [input_copies.copies_of(spec_input, output_uri, file) for file in files if file.rows]
-    copies += [(uri,) for uri in {file.arranged for file in files} if uri is not None]
-    if not any(copies):
-        return True
-    there = input_copies.there(output_uri)
-    return all(not there.isdisjoint(names) for names in copies if names)
+    copies = {input_copies.copy_of(spec_input, output_uri, file) for file in files if file.rows}
+    copies |= {file.arranged for file in files}
+    copies.discard(None)
+    return not copies or copies <= input_copies.there(output_uri)
 
 
 def sweep(

@@ -12,8 +12,7 @@ FOLDER = "_input"
 """Folder of copies in the output directory; readers of datasets skip names with an underscore."""
 
 SUFFIX = ".copy"
-"""Suffix of copies: a reader of `**/*.parquet` or `**/*.jsonl` must not count their rows. Copies of older
-releases have the suffix of their format alone."""
+"""Suffix of copies: a reader of `**/*.parquet` or `**/*.jsonl` must not count their rows."""
 
 
 def folder(output_uri: str) -> str:
@@ -47,16 +46,13 @@ def copy_uri(
     return f"{folder(output_uri)}/{digest(identity)[:16]}-{stem}.{known.copy_suffix}{SUFFIX}"
 
 
-def copies_of(spec_input: InputSpec, output_uri: str, source: SourceFile) -> tuple[str, ...]:
-    """Where the copy of a planned file lies: the name that it gets now, and the name that an older
-    release gave it. Nothing where the file needs no copy.
-    """
+def copy_of(spec_input: InputSpec, output_uri: str, source: SourceFile) -> str | None:
+    """Return the URI of the copy of a planned file; None if the file needs no copy."""
     if not is_streamed(source.uri, source.format):
-        return ()
+        return None
     facts = (source.size, source.fingerprint)
     limit = rows_left(spec_input, source)
-    uri = copy_uri(spec_input, output_uri, source.uri, source.format, facts, limit)
-    return uri, uri.removesuffix(SUFFIX)
+    return copy_uri(spec_input, output_uri, source.uri, source.format, facts, limit)
 
 
 def rows_left(spec_input: InputSpec, source: SourceFile) -> int | None:

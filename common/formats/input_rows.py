@@ -5,7 +5,6 @@ that stand in the path of the file.
 """
 
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -131,23 +130,17 @@ def json_texts(
 
 
 def _readable(spec: JobSpec, source: SourceFile) -> SourceFile:
-    copies = input_copies.copies_of(spec.input, spec.output.uri, source)
-    for uri in copies:
-        with suppress(FileNotFoundError):
-            info = storage.stat(uri)
-            return replace(
-                source,
-                uri=uri,
-                size=info.size,
-                fingerprint=info.fingerprint,
-                origin=source.uri,
-            )
-    if not copies:
+    uri = input_copies.copy_of(spec.input, spec.output.uri, source)
+    if uri is None:
         return source
-    raise SourceChanged(
-        f"{copies[0]}, the copy of {source.uri} that is read, is gone; run `nightshift retry JOB "
-        "--dead`, which makes it again"
-    )
+    try:
+        info = storage.stat(uri)
+    except FileNotFoundError as error:
+        raise SourceChanged(
+            f"{uri}, the copy of {source.uri} that is read, is gone; run `nightshift retry JOB "
+            "--dead`, which makes it again"
+        ) from error
+    return replace(source, uri=uri, size=info.size, fingerprint=info.fingerprint, origin=source.uri)
 
 
 def read_file_rows(

@@ -12,20 +12,15 @@ from nightshift.common.ledger.connection import Connection, Ledger, lift_time_li
 if TYPE_CHECKING:
     from alembic.config import Config
 
-SCHEMA = 46
+SCHEMA = 1
 """The newest migration that this code knows, as a number."""
-
-FIRST = 22
-"""The first migration. No code knows the tables of earlier releases any more."""
 
 MIGRATION_LOCK = 0x6E69676874
 """Advisory lock held while migrating, so that two migrations do not run at once ('night')."""
 
 
 def migrate(ledger: Ledger) -> int:
-    """Migrates the tables to this code and leaves newer ones alone; returns their version. SchemaMismatch
-    for tables from before FIRST.
-    """
+    """Migrate the tables to this code and return their version; leave newer tables as they are."""
     # Imported here alone: every other process starts a third of a second sooner without alembic.
     from alembic import command
 
@@ -36,7 +31,6 @@ def migrate(ledger: Ledger) -> int:
         config = _config()
         config.attributes["connection"] = connection
         found = _found(connection)
-        _refuse_older(ledger, found)
         if found is not None and int(found) > SCHEMA:
             return int(found)
         command.upgrade(config, "head")
@@ -54,7 +48,6 @@ def check(ledger: Ledger) -> None:
             raise SchemaMismatch(
                 f"the database {ledger.place} has no Nightshift tables: run `nightshift migrate`"
             )
-        _refuse_older(ledger, found)
         if int(found) < SCHEMA:
             raise SchemaMismatch(
                 f"the database {ledger.place} is at migration {found} and this code needs "
@@ -82,15 +75,6 @@ def head() -> str:
     from alembic.script import ScriptDirectory
 
     return ScriptDirectory.from_config(_config()).get_current_head() or ""
-
-
-def _refuse_older(ledger: Ledger, found: str | None) -> None:
-    """SchemaMismatch for tables that no step of this code begins with."""
-    if found is not None and int(found) < FIRST:
-        raise SchemaMismatch(
-            f"the database {ledger.place} is at migration {found}, and this code migrates from {FIRST:04} "
-            "or later: migrate it with an earlier release first, or take another database or home folder"
-        )
 
 
 def _found(connection: Connection) -> str | None:

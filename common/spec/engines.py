@@ -112,12 +112,12 @@ class VllmEngineSpec(EngineSection):
 
     @field_validator("args")
     @classmethod
-    def _fit_args(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def _fit_args(cls, value: dict[str, Any]) -> dict[str, Any]:
         for key in ("model", "revision"):
             if key in value:
                 raise ValueError(f"say {key} beside args, not inside it")
         for key in MEDIA_ARGUMENTS:
-            if key in value and info.context != STORED:
+            if key in value:
                 raise ValueError(
                     f"{key} has no use: vLLM fetches nothing that a row names, media are data: URLs"
                 )

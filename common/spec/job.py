@@ -19,7 +19,7 @@ from nightshift.common.spec.engines import (
 from nightshift.common.spec.section import STORED, Section
 from nightshift.common.spec.sections import BatchSpec, InputSpec, LimitsSpec, OutputSpec, RetrySpec
 from nightshift.common.spec.tasks import Task
-from nightshift.common.spec.tasks.generate import PARSED, GenerateTask
+from nightshift.common.spec.tasks.generate import GenerateTask
 from nightshift.common.spec.tasks.requests import REQUEST_ID
 from nightshift.common.spec.tasks.sampling import USUAL_LOGPROBS
 
@@ -93,7 +93,7 @@ class JobSpec(Section):
         return {**data, "task": task, "input": {**given, **missing}}
 
     @model_validator(mode="after")
-    def _sections_fit(self, info: ValidationInfo) -> Self:
+    def _sections_fit(self) -> Self:
         if self.task.kind not in self.engine.tasks:
             raise ValueError(
                 f"engine.backend {self.engine.backend} runs task.kind "
@@ -101,7 +101,7 @@ class JobSpec(Section):
             )
         if self.name.isdigit():
             raise ValueError("name is only digits, which would look like a job number")
-        self._refuse_reserved_columns(is_stored=info.context == STORED)
+        self._refuse_reserved_columns()
         if self.limits.budget is not None and not self.engine.has_price:
             raise ValueError(
                 "limits.budget needs a price: give engine.price_per_hour, or "
@@ -110,11 +110,9 @@ class JobSpec(Section):
         self._refuse_output_schema()
         return self
 
-    def _refuse_reserved_columns(self, *, is_stored: bool) -> None:
+    def _refuse_reserved_columns(self) -> None:
         passed = self.passed_columns
         for column in passed:
-            if is_stored and column in (PARSED, ANSWERED_BY):
-                continue  # the job was submitted before this column was reserved
             if column in RESERVED_COLUMNS or column in self.task.answers:
                 raise ValueError(f"the column name {column!r} is reserved for the output")
         if len(set(passed)) < len(passed):
@@ -130,17 +128,16 @@ class JobSpec(Section):
                 raise ValueError(f"output.schema names {column!r}, which the output already has")
 
     @model_validator(mode="after")
-    def _arguments_fit(self, info: ValidationInfo) -> Self:
+    def _arguments_fit(self) -> Self:
         if not isinstance(self.engine, VllmEngineSpec) or self.task.kind == "requests":
             return self
         for key in sorted(SERVER_ARGUMENTS & self.engine.args.keys()):
-            if info.context != STORED:
-                is_templates = key == TEMPLATE_ARGUMENTS and self.task.kind == "generate"
-                hint = ": say task.chat_template_kwargs" if is_templates else ""
-                raise ValueError(
-                    f"engine.args.{key} is for vLLM's OpenAI server, which task.kind requests asks "
-                    f"and {self.task.kind} does not{hint}"
-                )
+            is_templates = key == TEMPLATE_ARGUMENTS and self.task.kind == "generate"
+            hint = ": say task.chat_template_kwargs" if is_templates else ""
+            raise ValueError(
+                f"engine.args.{key} is for vLLM's OpenAI server, which task.kind requests asks "
+                f"and {self.task.kind} does not{hint}"
+            )
         return self
 
     @model_validator(mode="after")

@@ -77,9 +77,6 @@ FIRST_PANEL = "First week"
 HELP_COLUMNS = 100
 """Widest `--help`: with it the first sentence of each command has one line."""
 
-OLD_SPELLINGS = (control.redo, control.unpin)
-"""Commands that work as before, and that nothing names: flags of `retry` and `release` do the same."""
-
 
 class OneSentence(TyperGroup):
     """Prints the sentence of a NightshiftError; with `--debug` the error is raised instead. `--help`
@@ -148,10 +145,6 @@ for command in commands():
         app.add_typer(function, name=command.called, rich_help_panel=command.panel)
     else:
         app.command(command.called, rich_help_panel=command.panel)(function)
-
-
-for old in OLD_SPELLINGS:
-    app.command(Command("Control", old).called, hidden=True)(old)
 
 
 app.command(completion.ASK, hidden=True, context_settings={"ignore_unknown_options": True})(

@@ -172,21 +172,6 @@ def retry(
     )
 
 
-def redo(
-    job: context.JobName,
-    *,
-    lost: Annotated[
-        bool, typer.Option("--lost", help="Rows whose part is gone from the output directory.")
-    ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Also where the whole directory is gone.")
-    ] = False,
-    as_json: context.AsJson = False,
-) -> None:
-    """Run rows again whose part was deleted or lost: the old spelling of `retry --lost`."""
-    retry(job, lost=lost, yes=yes, as_json=as_json)
-
-
 def _retry_lost(job: str, *, sure: bool, as_json: bool) -> None:
     from nightshift.producer.control import lost_parts
 
@@ -248,8 +233,3 @@ def delete(
     with context.ledger_of(settings) as ledger:
         answer = deletion.delete(ledger, context.find_job(ledger, job), settings, output=output)
     context.print_answer(answer, as_json=as_json)
-
-
-def unpin(job: context.JobName, *, as_json: context.AsJson = False) -> None:
-    """Release the revision of a model: the old spelling of `release --revision`."""
-    release(job, revision=True, as_json=as_json)

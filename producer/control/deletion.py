@@ -153,7 +153,9 @@ def files_of(ledger: Ledger, job: Job) -> Iterator[str]:
     for source in sources:
         if source.uri.startswith(part_names.final(job.output_uri, f"{part_names.JUDGED}/")):
             own.append(source.uri)
-        own += input_copies.copies_of(job.spec.input, job.output_uri, source)
+        copy = input_copies.copy_of(job.spec.input, job.output_uri, source)
+        if copy is not None:
+            own.append(copy)
     own += {source.arranged for source in sources if source.arranged is not None}
     own.append(part_names.final(job.output_uri, part_names.MANIFEST))
     yield from (uri for uri in own if storage.exists(uri, links=False))

@@ -6,7 +6,6 @@ directory. Copies that were only begun go with other begun files (`output_direct
 """
 
 from functools import partial
-from itertools import chain
 
 from nightshift.common.formats import convert, input_copies
 from nightshift.common.ledger import Ledger
@@ -25,8 +24,8 @@ def sweep_copies(ledger: Ledger, job: Job) -> None:
         if now is None or now.output_uri != job.output_uri:
             return  # the directory is that of another job by now
         files = jobs.files(connection, job.id)
-        copies = (input_copies.copies_of(job.spec.input, job.output_uri, file) for file in files)
-        needed = {*chain.from_iterable(copies), *(file.arranged for file in files)}
+        copies = (input_copies.copy_of(job.spec.input, job.output_uri, file) for file in files)
+        needed = {*copies, *(file.arranged for file in files)}
         wanted = {uri for uri in needed if uri is not None}
         # Each time: a transaction that was ended, as that of a frozen reaper, has lost the lock.
         still = partial(job_submit.lock, connection, job.identity)

@@ -54,7 +54,7 @@ def _gone(
     job: Job, files: Sequence[SourceFile]
 ) -> tuple[list[SourceFile], dict[str, list[SourceFile]]]:
     """The files whose converted copy is gone, and sorted copies that are gone, each with its files."""
-    converted = [input_copies.copies_of(job.spec.input, job.output_uri, file) for file in files]
+    converted = [input_copies.copy_of(job.spec.input, job.output_uri, file) for file in files]
     ordered: dict[str, list[SourceFile]] = {}
     for file in files:
         if file.arranged is not None:
@@ -64,8 +64,8 @@ def _gone(
     there = input_copies.there(job.output_uri)
     to_convert = [
         file
-        for file, names in zip(files, converted, strict=True)
-        if names and file.rows and there.isdisjoint(names)
+        for file, copy in zip(files, converted, strict=True)
+        if copy is not None and file.rows and copy not in there
     ]
     return to_convert, {uri: own for uri, own in ordered.items() if uri not in there}
 

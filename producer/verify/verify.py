@@ -67,9 +67,6 @@ def _batches(connection: Connection, job: Job) -> CheckResult:
     covered = audit.coverage(connection, job.id)
     files = jobs.files(connection, job.id)
     left_out, stop = sum(file.left_out for file in files), sum(file.rows for file in files)
-    if job.spec.input.where is None:
-        # Jobs of older releases have all rows of the file in which their limit ends.
-        stop = min(stop, job.spec.input.limit or stop)
     expected, first = stop - left_out, 0
     said = f"{counted(covered.rows, 'row')}, each in one batch"
     if left_out:

@@ -60,7 +60,7 @@ def job(
     `starting`; and what is said of a watched one.
     """
     if starting:
-        row = {**row, "standing": None, "waiting": None}
+        row = {**row, "standing": None}
     parts: list[RenderableType] = [
         _title(row),
         place(row),
@@ -101,9 +101,7 @@ def waits(row: Values) -> str | None:
     says so.
     """
     standing = row.get("standing")
-    if standing is None:
-        return f"waits: {row['waiting']}" if row["waiting"] else None
-    if standing.kind in SAID_ELSEWHERE or row["status"] != "running":
+    if standing is None or standing.kind in SAID_ELSEWHERE or row["status"] != "running":
         return None
     if standing.word == "waits":
         return f"waits: {standing.sentence}"

@@ -38,7 +38,9 @@ def test_a_job_runs_with_an_argument_that_is_allowed_and_waits_with_one_that_is_
     assert rig.rows_done("allowed") == ROWS
 
     # Before it loads anything, and again whenever its pause is over.
-    question = "SELECT waiting FROM job_progress WHERE name = 'refused' AND status = 'running'"
+    question = (
+        "SELECT w.sentence FROM waiting_jobs w JOIN jobs j ON j.id = w.job WHERE j.name = 'refused'"
+    )
 
     def refused() -> str | None:
         reason = rig.value(question)

@@ -127,7 +127,7 @@ def test_a_closed_job_whose_picture_is_archived_says_so(site: Site, world: World
     assert "first picture" not in page, "closed before reapers drew any"
     assert "archive" not in page
     world.do(
-        "INSERT INTO job_archives (job_id, state, archived_at, files) VALUES (%s, 'archived', now(), '[]')",
+        "INSERT INTO job_archives (job_id, state, files) VALUES (%s, 'archived', '[]')",
         job,
     )
     world.do("DELETE FROM attempts")

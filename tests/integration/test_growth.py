@@ -158,10 +158,9 @@ def test_files_that_links_reach_again_are_rows_once_and_both_paths_are_named(sit
         assert site.append(site.folder / uri).appended == intake.NOTHING, uri
 
 
-def test_a_job_keeps_the_list_that_an_older_release_made_through_links(
+def test_a_file_that_a_job_planned_by_another_path_is_neither_new_nor_gone(
     site: Grown, ledger: Ledger
 ) -> None:
-    """It counted a file by each path. Nothing has changed, so nothing is refused and nothing is new."""
     (site.folder / "in").mkdir()
     (site.folder / "in" / "loop").symlink_to(".")
     site.submit_files(("a.jsonl", 2), ("b.jsonl", 2))

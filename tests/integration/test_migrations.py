@@ -1,90 +1,126 @@
-"""The first step makes what the 22 steps before it made; a ledger of then goes on, an older one is refused.
+"""The first step makes the core and each wing on it; later steps migrate a ledger with its rows, whole or not at all."""
 
-`support/ledger_0022` was made by those steps and by the code of their time: `objects.json` says what they
-made; `data.sql` is a ledger with a job whose worker was asked to stop in the middle, and with a watched one
-that nobody had begun; `in` and `out` are their files.
-"""
-
-import json
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
 import pytest
-from alembic import command
 
+from nightshift import common
 from nightshift.common.errors import SchemaMismatch
-from nightshift.common.ledger import Ledger, schema
-from nightshift.common.ledger.jobs import jobs, watches
-from nightshift.common.states import JobState
-from nightshift.producer.verify.verify import verify
-from tests.integration.test_retry import Site, moody
+from nightshift.common.ledger import schema
 from tests.support.catalog import objects
+from tests.support.world import World
 
-THEN = Path(__file__).parent.parent / "support" / "ledger_0022"
+MIGRATIONS = Path(common.__file__).parent / "migrations"
+FIRST = MIGRATIONS / "first"
+WINGS = sorted(path.stem for path in FIRST.glob("*.sql") if path.stem != "core")
+
+LATER_STEP = """
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.execute("ALTER TABLE jobs ADD COLUMN wish text NOT NULL DEFAULT 'none'")
+    op.execute({statement!r})
+"""
+"""A step of a release to come."""
 
 
 @pytest.fixture
-def first(fresh_database: Callable[..., str]) -> Iterator[Ledger]:
-    """A ledger at the first step."""
-    ledger = Ledger(fresh_database(migrated=False))
-    with ledger.transaction() as connection:
-        config = schema._config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, f"{schema.FIRST:04}")
-    yield ledger
-    ledger.close()
+def empty(fresh_database: Callable[..., str]) -> str:
+    """The URL of a database without tables."""
+    return fresh_database(migrated=False)
 
 
-def test_the_first_step_makes_what_the_steps_of_before_made(first: Ledger) -> None:
-    before, now = json.loads((THEN / "objects.json").read_text()), objects(first.url)
-    assert before.keys() == now.keys()
-    assert {name: said for name, said in now.items() if before[name] != said} == {}
-    assert len(now) > 1000
+@pytest.fixture
+def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Adds a second step, with this statement, to the steps that the code knows."""
+    copy = tmp_path / "migrations"
+    shutil.copytree(MIGRATIONS, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    real = schema._config
+
+    def config() -> object:
+        made = real()
+        made.set_main_option("script_location", str(copy))
+        return made
+
+    def add(statement: str) -> None:
+        (copy / "versions" / "0002_later.py").write_text(LATER_STEP.format(statement=statement))
+        monkeypatch.setattr(schema, "_config", config)
+        monkeypatch.setattr(schema, "SCHEMA", 2)
+
+    return add
 
 
-def test_a_ledger_of_then_goes_on_with_its_unfinished_jobs(first: Ledger, tmp_path: Path) -> None:
-    for folder in ("in", "out"):
-        shutil.copytree(THEN / folder, tmp_path / folder)
-    data = (THEN / "data.sql").read_text().replace("/FOLDER", str(tmp_path))
-    with psycopg.connect(first.url) as connection:
-        # The counters are rows of their own.
-        connection.execute("SET nightshift.bringing_back = 'on'")
-        connection.execute("DELETE FROM ledger_meta; DELETE FROM nightshift_version")
-        connection.execute(data.encode())
-        for uri, fingerprint in connection.execute("SELECT uri, fingerprint FROM input_files"):
-            os.utime(uri, ns=(int(fingerprint), int(fingerprint)))
-    with pytest.raises(SchemaMismatch, match=r"at migration 0022 .*: run `nightshift migrate`"):
-        schema.check(first)
-    assert schema.migrate(first) == schema.SCHEMA
-    schema.check(first)
-
-    site = Site(first, tmp_path, job_id=1)
-    with first.transaction() as connection:
-        assert jobs.progress(connection, 1)["rows_done"] == 16
-        assert watches.is_watched(connection, 2)
-    assert site.work(moody()) is JobState.COMPLETED
-    assert verify(first, site.job) == []
-    answers = [row["loud"] for row in site.output()]
-    assert answers == [f"TEXT {number}" for number in range(40)]
-    # Those of before stay as they were.
-    for part in (THEN / "out").glob("part-*"):
-        assert (tmp_path / "out" / part.name).read_bytes() == part.read_bytes()
+def run(url: str, *names: str) -> None:
+    with psycopg.connect(url) as connection:
+        for name in names:
+            connection.execute((FIRST / f"{name}.sql").read_bytes())
 
 
-@pytest.mark.parametrize("meet", [schema.check, schema.migrate], ids=["check", "migrate"])
-def test_a_ledger_from_before_the_first_step_is_refused_and_left_as_it_is(
-    first: Ledger, meet: Callable[[Ledger], object]
+def test_the_core_needs_no_wing(empty: str) -> None:
+    run(empty, "core")
+    with psycopg.connect(empty) as connection:
+        views = connection.execute(
+            "SELECT viewname FROM pg_views WHERE schemaname = 'public'"
+        ).fetchall()
+        assert {"job_progress", "pool_demand", "worker_status", "failed_rows"} < {
+            v for (v,) in views
+        }
+        for (view,) in views:
+            assert connection.execute(f"SELECT * FROM {view}".encode()).fetchall() == []
+
+
+@pytest.mark.parametrize("wing", WINGS)
+def test_a_wing_needs_the_core_alone(empty: str, wing: str) -> None:
+    run(empty, "core")
+    core = objects(empty)
+    run(empty, wing)
+    both = objects(empty)
+    assert both.items() >= core.items(), "a wing changes nothing of the core"
+    assert len(both) > len(core)
+
+
+def test_the_first_step_runs_every_file(empty: str, fresh_database: Callable[..., str]) -> None:
+    run(empty, "core", *WINGS)
+    migrated = objects(fresh_database())
+    assert objects(empty).items() <= migrated.items()
+    extra = {
+        name for name in migrated.keys() - objects(empty).keys() if "nightshift_version" not in name
+    }
+    assert extra == set()
+
+
+def test_a_later_step_keeps_the_rows_and_older_tables_are_refused_until_it_ran(
+    world: World, steps: Callable[[str], None]
 ) -> None:
-    with first.transaction() as connection:
-        connection.exec_driver_sql("UPDATE nightshift_version SET version_num = '0021'")
-    before = objects(first.url)
-    with pytest.raises(SchemaMismatch) as refused:
-        meet(first)
-    assert str(refused.value).endswith(
-        "is at migration 0021, and this code migrates from 0022 or later: migrate it with an earlier "
-        "release first, or take another database or home folder"
-    )
-    assert objects(first.url) == before
+    job_id = world.job(2, 2)
+    steps("UPDATE ledger_meta SET compatible_from = 2")
+    with pytest.raises(
+        SchemaMismatch, match="at migration 0001 and this code needs 0002: run `nightshift migrate`"
+    ):
+        schema.check(world.ledger)
+    assert schema.migrate(world.ledger) == 2
+    schema.check(world.ledger)
+    assert schema.migrate(world.ledger) == 2
+    assert [tuple(row) for row in world.ask("SELECT id, wish FROM jobs")] == [(job_id, "none")]
+    [change] = world.ask("SELECT detail FROM audit_log WHERE action = 'migrate' AND id > 1")
+    assert change.detail == {"migration": ["0001", "0002"]}
+
+
+def test_a_step_that_fails_leaves_the_ledger_as_it_was(
+    world: World, steps: Callable[[str], None]
+) -> None:
+    before = objects(world.ledger.url)
+    steps("SELECT 1 / 0")
+    with pytest.raises(Exception, match="division by zero"):
+        schema.migrate(world.ledger)
+    assert objects(world.ledger.url) == before
+    assert world.ask("SELECT version_num FROM nightshift_version")[0].version_num == "0001"

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from alembic import command
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from nightshift.common.ledger import Ledger, audit_log, holds, schema
+from nightshift.common.ledger import audit_log, holds
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.queries import job_pace, standings
 from nightshift.common.ledger.queries.standings import Filter, Key
@@ -20,7 +19,7 @@ from nightshift.producer.explain import tell
 from nightshift.producer.explain.snapshot import Facts
 from nightshift.producer.explain.tell import Teller
 from nightshift.producer.views.standings import with_standings
-from tests.support.world import World, spec_of
+from tests.support.world import World
 
 Beat = Callable[..., None]
 
@@ -90,11 +89,8 @@ def test_a_turn_tells_of_open_jobs_and_of_those_that_failed_lately(
         "failed",
         "done",
     ]
-    waiting = dict(world.ask("SELECT job, waiting FROM job_progress"))
-    assert waiting == {
-        **dict.fromkeys((paused, failed, old, done)),
-        waits: "no worker of the pool default is alive",
-    }
+    waiting = dict(world.ask("SELECT job, sentence FROM waiting_jobs"))
+    assert waiting == {waits: "no worker of the pool default is alive"}
     world.do("UPDATE jobs SET finished_at = now() - interval '8 days'")
     world.do("UPDATE jobs SET state = 'cancelled', closed_at = now() WHERE id = %s", waits)
     teller.turn()
@@ -183,7 +179,7 @@ def test_one_reaper_tells_for_all_until_it_leaves_or_is_gone(world: World, telle
     other.turn()
     assert list(stored(world)) == [job]
     world.do("UPDATE holds SET until = now() - interval '1 s'")
-    assert world.ask("SELECT waiting FROM job_progress")[0].waiting is None, "nobody tells now"
+    assert not world.ask("SELECT FROM waiting_jobs"), "no reaper keeps the standings up to date"
     teller.turn()
     assert world.ask("SELECT holder FROM holds WHERE kind = 'standings'")[0].holder == "r-1"
 
@@ -271,48 +267,6 @@ def test_pages_by_key_lose_and_double_no_job(world: World, teller: Teller) -> No
         assert standings.needing(connection, "acme", unled=False) == 20
         assert standings.newest(connection, Filter(needs_person=True), limit=5) == needing[::-1][:5]
         assert standings.newest(connection, Filter(word=ShownState.PAUSED), limit=5) == []
-
-
-def _stored_then(world: World, name: str) -> int:
-    """A job as code of the step before stored it: later columns are not there."""
-    spec = spec_of(name)
-    world.do(
-        "INSERT INTO jobs (name, pool, priority, engine_key, spec, identity, spec_identity, output_uri, "
-        "max_failed_fraction, input_schema) VALUES (%s, %s, 0, %s, %s, %s, %s, %s, 0.5, '')",
-        *(name, spec.pool, spec.engine_key, spec.model_dump_json(by_alias=True), name, name, name),
-    )
-    world.do(
-        "INSERT INTO job_counters (job_id, rows_total, rows_done, rows_failed, batches_pending, batches_queued, "
-        "batches_leased, batches_done, batches_dead, prompt_tokens, output_tokens) "
-        "SELECT id, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0 FROM jobs WHERE name = %s",
-        name,
-    )
-    return int(world.ask("SELECT id FROM jobs WHERE name = %s", name)[0].id)
-
-
-def test_a_ledger_of_the_step_before_goes_on(fresh_database: Callable[..., str]) -> None:
-    ledger = Ledger(fresh_database(migrated=False))
-    with ledger.transaction() as connection:
-        config = schema._config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0035")
-    old = World(ledger)
-    job, failed = (_stored_then(old, name) for name in ("open", "failed"))
-    columns = "SELECT column_name FROM information_schema.columns WHERE table_name = 'job_progress'"
-    before = [row.column_name for row in old.ask(f"{columns} ORDER BY ordinal_position")]
-    old.do(
-        "UPDATE jobs SET state = 'failed', finished_at = now(), closed_at = now() WHERE id = %s",
-        failed,
-    )
-    schema.migrate(ledger)
-    after = [row.column_name for row in old.ask(f"{columns} ORDER BY ordinal_position")]
-    assert after[: len(before)] == before, "later steps add columns behind these"
-    assert look(old, job) == ("waits", "no_reaper", True)
-    assert look(old, failed) == ("failed", "failed", True)
-    old.do("INSERT INTO reapers (name, host, code_version) VALUES ('r', 'h', 'x')")
-    Teller(ledger, "r").turn()
-    assert [row.word for row in stored(old).values()] == ["waits", "failed"]
-    ledger.close()
 
 
 def test_a_turn_of_a_reaper_that_lost_its_hold_begins_anew(world: World, teller: Teller) -> None:

@@ -47,8 +47,6 @@ ON_A_JOB = {
     "cancel": [],
     "retry": ["--failed"],
     "release": ["--revision"],
-    "redo": ["--lost"],  # this one and the next are old spellings
-    "unpin": [],
     "collect": ["--to", "x.parquet"],
 }
 

@@ -636,19 +636,6 @@ def test_a_copy_that_is_gone_is_told_and_says_how_it_comes_back(tmp_path):
         rows_of(spec, planned)
 
 
-def test_the_copy_of_an_older_release_is_read_and_not_made_again(tmp_path):
-    """Its name ended in the suffix of its format."""
-    put(tmp_path, **{"a.csv": b"id\n1\n"})
-    spec = spec_of(tmp_path)
-    planned = plan(spec)
-    made, older = map(Path, input_copies.copies_of(spec.input, spec.output.uri, planned.files[0]))
-    assert (made.suffix, older.suffix) == (".copy", ".parquet")
-    made.rename(older)
-    assert rows_of(spec, planned) == [{"id": 1}]
-    convert.Converter(spec.input, spec.output.uri).restore(planned.files)
-    assert copies(tmp_path) == [older.name]
-
-
 def test_the_sweep_leaves_the_copies_of_the_job_alone(tmp_path):
     put(tmp_path, **{"a.csv": b"id\n1\n"})
     spec = spec_of(tmp_path)
@@ -656,8 +643,9 @@ def test_the_sweep_leaves_the_copies_of_the_job_alone(tmp_path):
     folder = tmp_path / "out" / "_input"
     (folder / ".half.parquet.3f").write_bytes(b"x")
     (folder / "of-another-submit.parquet").write_bytes(b"x")
-    wanted, older = input_copies.copies_of(spec.input, spec.output.uri, source)
-    convert.sweep(spec.output.uri, {wanted, older})
+    wanted = input_copies.copy_of(spec.input, spec.output.uri, source)
+    assert wanted is not None
+    convert.sweep(spec.output.uri, {wanted})
     assert [f"{folder}/{name}" for name in copies(tmp_path)] == [wanted]
     convert.sweep(spec.output.uri, set())
     assert not folder.exists()

@@ -121,14 +121,20 @@ def openai(base_url: str = "http://127.0.0.1:9/v1", **args: Any) -> OpenaiEngine
     return OpenaiEngineSpec(backend="openai", model="gpt", base_url=base_url, args=args)
 
 
+def task_for(engine: EngineSpec) -> dict[str, Any]:
+    if engine.backend == "transformers":
+        return {"kind": "embed", "text": "x"}
+    if isinstance(engine, VllmEngineSpec) and SERVER_ARGUMENTS & engine.args.keys():
+        return {"kind": "requests"}
+    return {"kind": "generate", "prompt": "x"}
+
+
 def job(engine: EngineSpec) -> JobSpec:
     return JobSpec.model_validate(
         {
             "name": "j",
             "input": {"uri": "in"},
-            "task": {"kind": "embed", "text": "x"}
-            if engine.backend == "transformers"
-            else {"kind": "generate", "prompt": "x"},
+            "task": task_for(engine),
             "engine": engine.model_dump(),
             "output": {"uri": "out"},
         },

@@ -17,7 +17,7 @@ from nightshift.common.states import (
     Outcome,
 )
 
-TABLES = Path(common.__file__).parent / "migrations" / "sql" / "0022_tables.sql"
+TABLES = Path(common.__file__).parent / "migrations" / "first" / "core.sql"
 
 
 @pytest.mark.parametrize(

@@ -189,14 +189,16 @@ def test_a_property_may_be_called_ref_and_references_inside_are_followed() -> No
     assert "'bad'" in refusal({"json_schema": schema}, '{"again": {"$ref": "bad"}}').message
 
 
-def test_a_remote_reference_of_an_old_job_fetches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_remote_reference_of_a_stored_job_fetches_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("the network was asked")
 
     monkeypatch.setattr(socket, "getaddrinfo", never)
     monkeypatch.setattr(socket.socket, "connect", never)
-    old = {"json_schema": {"$ref": "http://127.0.0.1:9/schema.json"}}
-    stored = JobSpec.model_validate(job(old), context=STORED)
+    remote = {"json_schema": {"$ref": "http://127.0.0.1:9/schema.json"}}
+    stored = JobSpec.model_validate(job(remote), context=STORED)
     assert isinstance(stored.task, GenerateTask)
     found = AnswerCheck(stored.task.output).outcome("{}", "stop", 1, 1)
     assert isinstance(found, Refusal)
@@ -435,17 +437,6 @@ def test_a_number_that_no_column_holds_is_an_invalid_answer_and_no_crash(
     assert part.table.column("parsed").to_pylist()[2] == {"n": None, "other": "x"}
 
 
-def test_a_job_from_before_the_column_goes_on_without_it() -> None:
-    stored = JobSpec.model_validate(job({"json_schema": MOOD}), context=STORED)
-    before = output_schema.output_schema(spec({"regex": "a"}), INPUTS)
-    assert before is not None
-    assert "parsed" not in before.names
-    part = table_of(stored, ['{"mood": "good"}'], before)
-    assert part.errors == []
-    assert part.table.schema.names == before.names
-    assert part.table.column("output").to_pylist() == ['{"mood": "good"}']
-
-
 def test_the_ledger_keeps_the_order_of_a_schema_s_properties() -> None:
     reasoned = objects(thoughts={"type": "string"}, b={"type": "string"}, a={"type": "string"})
     found = spec(reasoned)
@@ -457,17 +448,6 @@ def test_the_ledger_keeps_the_order_of_a_schema_s_properties() -> None:
     assert back == found
     assert back.identity == found.identity
     assert '"json_schema":{' in found.model_dump_json()
-
-
-def test_a_job_from_before_keeps_its_own_column_of_that_name() -> None:
-    written = job({"json_schema": MOOD}, output={"uri": "out", "columns": ["parsed"]})
-    stored = JobSpec.model_validate(written, context=STORED)
-    before = output_schema.output_schema(
-        spec({"regex": "a"}, output={"uri": "out", "columns": ["parsed"]}), INPUTS
-    )
-    part = table_of(stored, ['{"mood": "good"}'], before)
-    assert part.errors == []
-    assert part.table.column("parsed").to_pylist() == ["parsed0"]
 
 
 # ---------------------------------------------------------------- there and back

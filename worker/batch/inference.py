@@ -9,7 +9,6 @@ from operator import attrgetter
 import pyarrow as pa
 
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.spec import ANSWERED_BY
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.child_context import ChildContext
 from nightshift.worker.engines.protocol import USAGE_FIELDS, Answer, Outcome, Refusal, Request, Work
@@ -102,13 +101,11 @@ class Inference:
         return self._run(loaded, runs)
 
     def _rounds(self, loaded: LoadedBatch) -> Rounds | None:
-        """Rows that run again, or alone, do so for an outcome of their own; and an output from before
-        rows shared answers cannot say who answered.
+        """Return the rounds of a batch whose rows share answers; None if each row has an outcome of its own, as
+        rows have that run again.
         """
         job, lease = loaded.job, loaded.batch.lease
         if lease.redo is not None or not job.spec.task.shares:
-            return None
-        if job.output is not None and ANSWERED_BY not in job.output.names:
             return None
 
         def take(position: int, answer: Answer) -> None:

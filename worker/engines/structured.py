@@ -109,9 +109,7 @@ class AnswerCheck:
     def _regex_mismatch(text: str, regex: str) -> str | None:
         try:
             return None if patterns.matches(regex, text) else "the answer does not match the regex"
-        except (
-            patterns.UnusablePatternError
-        ) as error:  # of a job that was stored by an older version
+        except patterns.UnusablePatternError as error:  # a stored spec is not checked again
             return f"the regex cannot be used ({str(error)[:200]})"
 
     def _json_mismatch(self, text: str) -> str | None:

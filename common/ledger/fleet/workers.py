@@ -1,6 +1,5 @@
 """Worker children and their engines: register, ready, heartbeat, end."""
 
-import json
 from dataclasses import asdict, dataclass
 
 from sqlalchemy import RowMapping, text
@@ -9,7 +8,7 @@ from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.engines import engine_versions, loads
 from nightshift.common.ledger.fleet import slots
-from nightshift.common.text import kept_message, storable
+from nightshift.common.text import kept_message
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +72,7 @@ def ready(connection: Connection, child: Child, loaded: LoadedEngine) -> str | N
     The first load of a model stores its resolved revision. A load of another revision changes
     nothing here: the child cannot serve, and the caller reports a failed load.
     """
-    code = json.dumps(storable(loaded.code)) if loaded.code else None
-    given = {**asdict(child), **asdict(loaded), "code": code}
+    given = {**asdict(child), **asdict(loaded)}
     held: str | None = connection.scalar(PIN_REVISION, given)
     if held != loaded.revision:
         return held
@@ -106,7 +104,7 @@ LOADED = (
     text("""
         UPDATE workers
         SET state = 'ready', engine = :engine, engine_version = :engine_version,
-            code_version = :code_version, code = CAST(:code AS jsonb), version_id = :version_id,
+            code_version = :code_version, version_id = :version_id,
             window_rows = :window_rows, ready_at = now(),
             seen_at = now()
         WHERE id = :id

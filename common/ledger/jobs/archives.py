@@ -8,7 +8,6 @@ transaction, so that no two processes move the rows of a job in different direct
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Any
 
 from psycopg import sql
@@ -52,7 +51,6 @@ class Archive:
     job_id: int
     state: ArchiveState
     generation: int
-    archived_at: datetime | None
     files: tuple[ArchiveFile, ...]
 
     @property
@@ -80,14 +78,14 @@ TAKE = text("""
     ON CONFLICT (job_id) DO UPDATE
     SET generation = excluded.generation,
         state = CASE a.state WHEN 'returning' THEN 'leaving' ELSE a.state END
-    RETURNING job_id, state, generation, archived_at, files
+    RETURNING job_id, state, generation, files
 """)
 """Fences everybody else off; a return that was given up is turned back."""
 
 NEED = text("""
     INSERT INTO job_archives (job_id, needed_at) VALUES (:id, now())
     ON CONFLICT (job_id) DO UPDATE SET needed_at = now()
-    RETURNING job_id, state, generation, archived_at, files
+    RETURNING job_id, state, generation, files
 """)
 """Keeps the rows of a closed job from leaving for another `retention_days`."""
 
@@ -98,7 +96,7 @@ LOCK = text("""
 """Locks the row until the end of the transaction, if nobody else has moved on meanwhile."""
 
 LEAVE = text("""
-    UPDATE job_archives SET state = 'leaving', files = CAST(:files AS jsonb), archived_at = now()
+    UPDATE job_archives SET state = 'leaving', files = CAST(:files AS jsonb)
     WHERE job_id = :id AND generation = :generation AND state = 'kept'
       AND coalesce(needed_at < now() - make_interval(days => :days), true)
       AND EXISTS (SELECT FROM jobs j WHERE j.id = job_id
@@ -113,11 +111,14 @@ MOVE = text("""
 """Moves an archive between two states in which the files count."""
 
 KEEP = text("""
-    UPDATE job_archives SET state = 'kept', files = NULL, archived_at = NULL,
-           needed_at = now()
+    UPDATE job_archives SET state = 'kept', files = NULL, needed_at = now()
     WHERE job_id = :id AND generation = :generation AND state = 'returning'
 """)
 """From here the rows in Postgres count."""
+
+ARCHIVED_AT = text("""
+    UPDATE jobs SET archived_at = CASE WHEN :is_archived THEN now() END WHERE id = :id
+""")
 
 STOP_OF_PAGE = {
     "batches": text("""
@@ -266,7 +267,10 @@ def leave(
     if not may_leave(connection, archive.job_id):
         return False
     written = json.dumps([asdict(file) for file in files])
-    return connection.execute(LEAVE, _values(archive, files=written, days=days)).rowcount > 0
+    left = connection.execute(LEAVE, _values(archive, files=written, days=days)).rowcount > 0
+    if left:
+        connection.execute(ARCHIVED_AT, {"id": archive.job_id, "is_archived": True})
+    return left
 
 
 def move(connection: Connection, archive: Archive, to: ArchiveState) -> bool:
@@ -282,6 +286,7 @@ def keep(connection: Connection, archive: Archive) -> bool:
     """From COMMIT on the rows in Postgres count again; False when the rows did not all return."""
     kept = connection.execute(KEEP, _values(archive)).rowcount > 0
     if kept:
+        connection.execute(ARCHIVED_AT, {"id": archive.job_id, "is_archived": False})
         holds.end(connection, Kind.ARCHIVE, archive.job_id)
     return kept
 

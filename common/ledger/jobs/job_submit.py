@@ -198,8 +198,7 @@ def insert_batches(
 def _stored(spec: JobSpec) -> str:
     """The spec as JSON that can be read again: a copy of a spec is not validated when it is made.
 
-    The deadline is a column of the job alone, which a person may change, and workers of a release
-    before deadlines can read the spec.
+    The deadline is a column of the job alone, which a person may change.
     """
     without = {"limits": {"finish_by"}}
     stored = spec.model_dump_json(by_alias=True, exclude=without, context=STORED)

@@ -361,14 +361,11 @@ def fix_output_schema(connection: Connection, job_id: int, schema: bytes) -> byt
 def fix_resolved(
     connection: Connection, job_id: int, resolved: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Keeps what a load of the job's model fixes for the job, if no earlier load did (compare-and-set); returns
-    what holds. A job that has answers by then keeps answering as it did: nothing is fixed for it.
+    """Keep what a load of the job's model fixes for the job, if no earlier load did (compare-and-set); return
+    what holds.
     """
     statement = text("""
-        UPDATE jobs SET resolved = coalesce(resolved, CASE
-            WHEN EXISTS (SELECT FROM batches WHERE job_id = :id AND state = 'done') THEN '{}'
-            ELSE CAST(:resolved AS jsonb) END)
-        WHERE id = :id
+        UPDATE jobs SET resolved = coalesce(resolved, CAST(:resolved AS jsonb)) WHERE id = :id
         RETURNING resolved
     """)
     given = {"id": job_id, "resolved": json.dumps(resolved)}

@@ -6,7 +6,6 @@ from pydantic import (
     Field,
     SerializationInfo,
     SerializerFunctionWrapHandler,
-    ValidationInfo,
     field_validator,
     model_serializer,
     model_validator,
@@ -34,9 +33,8 @@ class Sampling(Section):
     temperature: float = Field(
         0.0,
         ge=0,
-        le=10,
+        le=MOST_TEMPERATURE,
         description="0 is greedy; at most 2, as vLLM and OpenAI's API have it.",
-        json_schema_extra={"maximum": MOST_TEMPERATURE},
     )
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus share of probability mass.")
     top_k: int = Field(0, ge=0, description="Keep the k likeliest tokens; 0 keeps all.")
@@ -92,14 +90,6 @@ class Sampling(Section):
         description="Column `prompt_logprobs`: the same for the tokens of the prompt. The engine's prefix "
         "cache is not read then.",
     )
-
-    @field_validator("temperature")
-    @classmethod
-    def _some_engine_takes_it(cls, value: float, info: ValidationInfo) -> float:
-        # A stored job of an earlier release is read as it is; its engine refuses it.
-        if value > MOST_TEMPERATURE and info.context != STORED:
-            raise ValueError(f"must be at most {MOST_TEMPERATURE}")
-        return value
 
     @field_validator("stop")
     @classmethod

@@ -207,7 +207,7 @@ def _spec(
 
 def _model(model: ServedModel) -> dict[str, str]:
     """Return the source of the model of a batch's requests. An engine of our own has one model, whatever the
-    requests call it; the task of its jobs stays one that workers of older releases can read.
+    requests call it.
     """
     return {"model_from": "engine"} if isinstance(model.engine, OpenaiEngineSpec) else {}
 

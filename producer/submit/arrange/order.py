@@ -36,9 +36,9 @@ def _shown(task: GenerateTask) -> Iterator[str]:
     for message in task.messages or ():
         for part in message.parts:
             yield from [part.column] if isinstance(part, ImagePart) else _named([part.text])
-    # sampling.max_tokens_column is left out: copies of earlier releases were sorted without that column, and
-    # are made again in the same order.
     yield from task.sampling_columns.named.values()
+    if task.sampling.max_tokens_column is not None:
+        yield task.sampling.max_tokens_column
 
 
 def _named(templates: list[str]) -> Iterator[str]:

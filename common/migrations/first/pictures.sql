@@ -1,14 +1,5 @@
-"""Pictures of jobs: what reapers note of a job's life for the page that draws it."""
+-- Pictures of jobs.
 
-from alembic import op
-
-revision = "0038"
-down_revision = "0037"
-branch_labels = None
-depends_on = None
-
-# Older releases know no pictures: their reapers leave the rows alone, and compatible_from stays as it is.
-TABLE = """
 CREATE TABLE job_pictures (
     job_id bigint PRIMARY KEY REFERENCES jobs ON DELETE CASCADE,
     next_at timestamptz DEFAULT now(),
@@ -42,10 +33,3 @@ CREATE TRIGGER jobs_pictured AFTER INSERT ON jobs
 CREATE TRIGGER jobs_pictured_again AFTER UPDATE OF closed_at ON jobs
     FOR EACH ROW WHEN ((OLD.closed_at IS NULL) <> (NEW.closed_at IS NULL))
     EXECUTE FUNCTION picture_job();
-INSERT INTO job_pictures (job_id) SELECT id FROM jobs WHERE closed_at IS NULL;
-"""
-
-
-def upgrade() -> None:
-    """Adds a table, and the triggers that say when a job is looked at."""
-    op.execute(TABLE)

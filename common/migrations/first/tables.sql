@@ -1,15 +1,13 @@
-"""Commits of a job's parts to a table of a lake, and which parts the table has."""
+-- Tables of a lake: commits of the parts of jobs, and versions that jobs read.
 
-from alembic import op
+CREATE TABLE input_versions (
+    job_id bigint PRIMARY KEY REFERENCES jobs ON DELETE CASCADE,
+    version bigint NOT NULL,
+    table_id text NOT NULL
+);
+COMMENT ON TABLE input_versions IS
+    'Which table a job reads, by the id that the table says, and up to which version the job has all rows that versions have added.';
 
-revision = "0033"
-down_revision = "0032"
-branch_labels = None
-depends_on = None
-
-# An older release reads no spec that names a table, so none of its reapers or children ends such a job or removes
-# a part of one: compatible_from stays as it is.
-TABLES = """
 CREATE TABLE job_tables (
     job_id bigint PRIMARY KEY REFERENCES jobs (id),
     base text,
@@ -53,9 +51,3 @@ COMMENT ON TABLE table_files IS
     'One row a part that a commit adds to the table, and the later commit that removes it, by their numbers.';
 CREATE INDEX table_files_seq ON table_files (job_id, seq);
 CREATE INDEX table_files_removed ON table_files (job_id, removed) WHERE removed IS NOT NULL;
-"""
-
-
-def upgrade() -> None:
-    """Adds three tables."""
-    op.execute(TABLES)
