@@ -70,14 +70,6 @@ def counted_batches(count: int) -> str:
     return counted(count, "batch", "batches")
 
 
-def marked_rows(rows: int) -> str:
-    """What is said of so many rows with half characters."""
-    return (
-        f"{counted(rows, 'row')} {plural(rows, 'holds', 'hold')} half of a character (a lone surrogate), which "
-        "is read as U+FFFD"
-    )
-
-
 def left_out_rows(rows: int) -> str:
     """What is said of so many rows that do not match the condition of a job."""
     return f"{counted(rows, 'row')} left out by input.where"

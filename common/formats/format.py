@@ -42,8 +42,7 @@ class Examined:
 
     `scan` has the bytes of the batches of a file of lines. `cuts` has the number of rows up to the end of
     each batch; None where all batches but the last have `batch_rows` rows. `texts` has the types that the
-    texts of each column fit, where the type of a column is decided over all files. `marked` rows hold half
-    of a character.
+    texts of each column fit, where the type of a column is decided over all files.
     """
 
     rows: int
@@ -51,7 +50,6 @@ class Examined:
     scan: Scan | None = None
     cuts: "array[int] | None" = None
     texts: Types | None = None
-    marked: int = 0
 
 
 Found = tuple[pa.Table, dict[int, Failure], Callable[[int], str]]

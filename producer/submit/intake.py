@@ -431,7 +431,6 @@ def store_job(intake: Intake) -> None:
             if not convert.are_there(spec.input, output_uri, ordered.files):
                 raise BadInput(f"copies of the input in {output_uri} are gone: submit again")
             job_id = job_submit.insert(connection, new, ordered.files)
-            job_submit.note_marked(connection, job_id, _marked(planned))
             if giver is not None:
                 given_outputs.note_taker(connection, giver, job_id)
             batches = job_submit.insert_batches(
@@ -478,7 +477,6 @@ def store_job(intake: Intake) -> None:
         arranged=isinstance(ordered, ArrangedPlan),
         auto_args=auto_args.remark(spec),
         budget_counts=budget_counts(spec),
-        rows_marked=sum(planned.marked.values()),
         rows_left_out=planned.left_out,
         linked_twice=listing.remark,
         given_by=None if giver is None else giver.job_id,
@@ -524,7 +522,6 @@ def store_generation(intake: Intake) -> None:
         first = generations.end(connection, job.id)
         ordered = ordered.behind(first.row)
         job_submit.insert_files(connection, job.id, ordered.files, first.file)
-        job_submit.note_marked(connection, job.id, _marked(ordered))
         count = job_submit.insert_batches(
             connection,
             job.id,
@@ -577,7 +574,6 @@ def store_versions(intake: Intake) -> None:
             pieces = [each.locator for each in own.batches() if each.locator is not None]
             taken = None if job.spec.input.where is None else own.ranges()
             old_parts += changed_files.reopen(connection, job.id, own.files[0], pieces, taken)
-        job_submit.note_marked(connection, job.id, planned.marked)
         jobs.judge_anew(connection, job.id)
         stale = generations.reopen(connection, job.id)
         redone = {"files": [file.uri for file in planned.files[:100]], "rows": planned.rows_total}
@@ -620,11 +616,6 @@ SUBMIT = Way(
 )
 APPEND = Way((open_up, check_paths), (plan_files, check_fit, arrange_generation, store_generation))
 REDO = Way((open_up, check_paths), (plan_files, check_fit, store_versions))
-
-
-def _marked(planned: Plan | ArrangedPlan) -> dict[str, int]:
-    """By file, how many rows hold half of a character; files without such rows are left out."""
-    return {uri: rows for uri, rows in planned.marked.items() if rows}
 
 
 def _new_job(intake: Intake) -> NewJob:

@@ -11,7 +11,7 @@ from nightshift.common.spec import JobSpec, OpenaiEngineSpec, changes, finish_by
 from nightshift.common.spec.engines import PRICES
 from nightshift.common.spec.job import AUTO, IDENTITY
 from nightshift.common.states import JobState
-from nightshift.common.text import first_few, left_out_rows, marked_rows
+from nightshift.common.text import first_few, left_out_rows
 
 DEADLINE = "limits.finish_by"
 
@@ -50,8 +50,7 @@ class Submitted:
     input a job that was found does not have; a watched one takes them by itself. `arranged` says of a new
     job that its rows run in another order than the dataset's; `auto_args` what `engine.args: auto` stands
     for in it. `linked_twice` is what the listing of the input remarks,
-    `newer_version` that the table it reads has a newer version, `rows_marked` in how many rows of a new job half
-    of a character is read as U+FFFD, `rows_left_out` how many rows of its files `input.where` leaves out. `given_by`
+    `newer_version` that the table it reads has a newer version, `rows_left_out` how many rows of its files `input.where` leaves out. `given_by`
     is the failed job that gave its output directory to a new one. `budget_counts` says how the budget of a new job
     counts tokens.
     """
@@ -68,7 +67,6 @@ class Submitted:
     arranged: bool = False
     auto_args: str | None = None
     linked_twice: str | None = None
-    rows_marked: int = 0
     rows_left_out: int = 0
     newer_version: str | None = None
     given_by: int | None = None
@@ -95,8 +93,6 @@ class Submitted:
             found.append(self.linked_twice)
         if self.rows_left_out:
             found.append(left_out_rows(self.rows_left_out))
-        if self.rows_marked:
-            found.append(marked_rows(self.rows_marked))
         found += filter(None, (self.auto_args, self.budget_counts))
         if self.arranged:
             found.append(

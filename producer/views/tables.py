@@ -15,7 +15,6 @@ from nightshift.common.text import (
     counted,
     counted_batches,
     left_out_rows,
-    marked_rows,
     money,
     plural,
 )
@@ -230,14 +229,13 @@ def summary(row: Values, here: Here = FLEET, *, ran: bool = True) -> RenderableT
     if row["archived_at"] is not None:
         place = part_names.archived(row["output_uri"], "")
         table.add_row("batches", Text(f"archived on {row['archived_at']:%Y-%m-%d} in {place}"))
-    count, left_out = row.get("rows_marked"), row.get("rows_left_out")
+    left_out = row.get("rows_left_out")
     versions = row.get("versions")
     for name, what in (
         ("reason", row["reason"]),
         ("remark", row["remark"]),
         ("versions", None if versions is None else versions.text),
         ("ids", ids_said(row)),
-        ("text", marked_rows(count) if count else None),
         ("input", left_out_rows(left_out) if left_out else None),
     ):
         if what:

@@ -2,14 +2,12 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
@@ -215,19 +213,3 @@ def test_ids_that_differ_are_no_matter_and_too_many_are_not_counted_at_the_end(
     assert site.work(moody()) is JobState.COMPLETED
     said = tables.ids_said(summary(site))
     assert said == "not counted; `nightshift verify 1` says how many differ"
-
-
-def test_rows_with_half_of_a_character_are_said_at_submit_and_at_the_end(site: Site) -> None:
-    write(site, "a.jsonl", ["k-1", "k-2\ud800"])
-    done = submitted(site)
-    sentence = "half of a character (a lone surrogate), which is read as U+FFFD"
-    assert f"1 row holds {sentence}" in done.remarks
-    write(site, "b.jsonl", ["\ud800k-3", "\ud800k-4"])
-    taken(site, "b.jsonl")
-    assert summary(site)["rows_marked"] == 3
-    write(site, "b.jsonl", ["n-3", "\ud800n-4"])
-    assert taken(site, "b.jsonl", redo=True).redone_rows == 2
-    assert summary(site)["rows_marked"] == 2
-    text = Console(width=200, file=StringIO())
-    text.print(tables.summary(summary(site)))
-    assert f"2 rows hold {sentence}" in text.file.getvalue()  # type: ignore[attr-defined]

@@ -25,7 +25,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import load_spec, parse_spec
 from nightshift.common.spec.parse import parse_yaml
 from nightshift.common.system_errors import told
-from nightshift.common.text import counted, counted_batches, left_out_rows, marked_rows
+from nightshift.common.text import counted, counted_batches, left_out_rows
 from nightshift.common.validation import PHRASES, phrase
 from nightshift.producer.cli.app import app
 from nightshift.producer.submit.submit import survey
@@ -296,7 +296,6 @@ def test_a_packed_file_and_one_of_a_store_have_their_command_too() -> None:
 def test_one_thing_is_one_thing() -> None:
     assert [counted(n, "row") for n in (0, 1, 2000)] == ["0 rows", "1 row", "2,000 rows"]
     assert [counted_batches(n) for n in (1, 2)] == ["1 batch", "2 batches"]
-    assert marked_rows(1).startswith("1 row holds half")
     assert left_out_rows(1) == "1 row left out by input.where"
 
 

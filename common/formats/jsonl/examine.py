@@ -1,7 +1,6 @@
 """JSONL examined: the columns by the first rows of a file, and where its batches end."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain, count
 from typing import Any
 
@@ -11,9 +10,8 @@ from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import reading, source_files
 from nightshift.common.formats.format import Examined, Wanted
-from nightshift.common.formats.jsonl import half_characters, openai_batch, plan
+from nightshift.common.formats.jsonl import openai_batch, plan
 from nightshift.common.formats.jsonl.columns import json_type, merged_type
-from nightshift.common.formats.jsonl.half_characters import HalfCharacters
 from nightshift.common.formats.jsonl.lines import content_start, is_blank, parse_row
 from nightshift.common.storage import FileInfo
 from nightshift.common.text import counted
@@ -29,10 +27,7 @@ def examine(info: FileInfo, read: FileInfo, wanted: Wanted, limit: int | None) -
     """What a plan knows of a JSONL file, see `format.Examine`."""
     head = HEAD_ROWS if limit is None else min(limit, HEAD_ROWS)
     schema = head_schema(read.uri, head, info.uri, reading.current().most_line_bytes)
-    half = HalfCharacters()
-    found = _examined(info, read, wanted, limit, schema, half)
-    marked = half_characters.count(read.uri, found.rows) if half.found else 0
-    return replace(found, marked=marked)
+    return _examined(info, read, wanted, limit, schema)
 
 
 def examine_requests(info: FileInfo, read: FileInfo, wanted: Wanted, limit: int | None) -> Examined:
@@ -41,15 +36,10 @@ def examine_requests(info: FileInfo, read: FileInfo, wanted: Wanted, limit: int 
 
 
 def _examined(
-    info: FileInfo,
-    read: FileInfo,
-    wanted: Wanted,
-    limit: int | None,
-    schema: pa.Schema,
-    half: HalfCharacters | None = None,
+    info: FileInfo, read: FileInfo, wanted: Wanted, limit: int | None, schema: pa.Schema
 ) -> Examined:
     bounds = reading.current()
-    scan = plan.scan_lines(read.uri, wanted.batch_rows, bounds.within(limit), half, info.uri)
+    scan = plan.scan_lines(read.uri, wanted.batch_rows, bounds.within(limit), info.uri)
     bounds.check_rows(scan.rows)
     scan, cuts = plan.cut_lines(read.uri, scan, wanted.batch_rows, wanted.batch_bytes)
     return Examined(scan.rows, schema, scan, cuts)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from nightshift.common import storage
 from nightshift.common.formats import reading, streams
 from nightshift.common.formats.format import Scan
-from nightshift.common.formats.jsonl.half_characters import HalfCharacters
 from nightshift.common.formats.jsonl.lines import content_start, is_blank
 from nightshift.common.spec import InputSpec
 from nightshift.common.storage import FileInfo
@@ -24,21 +23,17 @@ _NEWLINE, _SPACE = 0x0A, 0x20
 
 
 def scan_lines(
-    uri: str,
-    batch_rows: int,
-    limit: int | None = None,
-    half: HalfCharacters | None = None,
-    origin: str | None = None,
+    uri: str, batch_rows: int, limit: int | None = None, origin: str | None = None
 ) -> Scan:
-    """Counts the rows of a JSONL file, at most `limit`, and notes where each batch ends. `half` sees
-    every byte in passing. BadInput, which names `origin`, for a line that is too long for the plan.
+    """Count the rows of a JSONL file, at most `limit`, and return where each batch ends. BadInput, which names
+    `origin`, for a line that is too long for the plan.
 
     A batch ends right after its last row; blank lines belong to the front of the next batch.
     """
     with storage.open_input(uri, sequential=True) as handle:
         start = content_start(handle)
         rows = _RowCounter(start, batch_rows, 2**63 if limit is None else limit)
-        return _scan(handle, rows, half, origin or uri)
+        return _scan(handle, rows, origin or uri)
 
 
 class RowCount:
@@ -59,9 +54,7 @@ def row_ends(handle: BinaryIO, start: int, rows: int) -> "array[int]":
     return _scan(handle, _RowCounter(start, 1, rows)).ends
 
 
-def _scan(
-    handle: BinaryIO, rows: "_RowCounter", half: HalfCharacters | None = None, name: str = ""
-) -> Scan:
+def _scan(handle: BinaryIO, rows: "_RowCounter", name: str = "") -> Scan:
     buffer, bounds, open_bytes = bytearray(CHUNK_BYTES), reading.current(), 0
     while rows.left and (size := handle.readinto(buffer)):  # type: ignore[attr-defined]
         bounds.check()
@@ -69,8 +62,6 @@ def _scan(
             first = buffer.find(b"\n", 0, size)
             bounds.check_line(name, open_bytes + (size if first < 0 else first))
             open_bytes = open_bytes + size if first < 0 else size - 1 - buffer.rfind(b"\n", 0, size)
-        if half is not None:
-            half.take(buffer, size)
         rows.take(buffer, size)
     return rows.scan()
 

@@ -1,7 +1,7 @@
 """Submit: the job row, its input files, its batches, in the transaction of the caller."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -137,18 +137,6 @@ def insert_files(
     names = ("uri", "format", "size", "fingerprint", "rows", "first_row", "arranged", "left_out")
     columns = {name: [getattr(file, name) for file in files] for name in names}
     connection.execute(INSERT_FILES, {"job_id": job_id, "first_file": first_file, **columns})
-
-
-def note_marked(connection: Connection, job_id: int, marked: Mapping[str, int]) -> None:
-    """Writes how many rows of each of these files hold half of a character."""
-    statement = text("""
-        UPDATE input_files f SET rows_marked = new.rows
-        FROM unnest(CAST(:uris AS text[]), CAST(:rows AS bigint[])) AS new (uri, rows)
-        WHERE f.job_id = :id AND f.uri = new.uri AND f.rows_marked <> new.rows
-    """)
-    if marked:
-        named = {"uris": list(marked), "rows": list(marked.values())}
-        connection.execute(statement, {"id": job_id, **named})
 
 
 NUMBER_ATTEMPTS = text("""

@@ -61,14 +61,11 @@ SOME = text(JOBS + "WHERE job = ANY (CAST(:ids AS bigint[])) ORDER BY job DESC")
 
 ONE = text(f"""
     SELECT one.*, j.id_counts,
-           (SELECT coalesce(sum(f.rows_marked), 0)::bigint FROM input_files f
-            WHERE f.job_id = j.id AND f.rows_marked > 0) AS rows_marked,
            (SELECT coalesce(sum(f.rows_left_out), 0)::bigint FROM input_files f
             WHERE f.job_id = j.id) AS rows_left_out
     FROM ({JOBS} WHERE job = :id) AS one JOIN jobs j ON j.id = one.job
 """)
-"""One job, also with what is known of its ids, of rows in which half of a character was replaced, and of those
-that its condition leaves out."""
+"""One job, also with what is known of its ids, and of the rows that its condition leaves out."""
 
 
 def stands(told: int, waiting: int, workers: int, rows_left: int) -> bool:

@@ -150,14 +150,11 @@ CREATE TABLE input_files (
     row_count bigint NOT NULL,
     first_row bigint NOT NULL,
     arranged text,
-    rows_marked bigint NOT NULL DEFAULT 0,
     rows_left_out bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (job_id, file_index)
 );
 COMMENT ON COLUMN input_files.arranged IS
     'The copy from which the rows of this file and of its neighbours are read, in another order.';
-COMMENT ON COLUMN input_files.rows_marked IS
-    'Rows of a file of JSON lines with half of a character, which is read as U+FFFD.';
 COMMENT ON COLUMN input_files.rows_left_out IS
     'Rows of the file that input.where leaves out: they have numbers, and no batch holds them.';
 

@@ -58,11 +58,6 @@ class ArrangedPlan:
         return self.plan.schema
 
     @property
-    def marked(self) -> dict[str, int]:
-        """By file, how many rows hold half of a character."""
-        return self.plan.marked
-
-    @property
     def rows_of_files(self) -> int:
         """How many rows the files have, with those that `input.where` leaves out."""
         return self.plan.rows_of_files

@@ -46,7 +46,6 @@ class Plan:
     batch_rows: int
     _scans: dict[str, Scan] = field(repr=False)
     _cuts: "dict[str, array[int]]" = field(repr=False)
-    _marked: dict[str, int] = field(default_factory=dict, repr=False)
     _matching: dict[str, Matching] = field(default_factory=dict, repr=False)
 
     @property
@@ -58,11 +57,6 @@ class Plan:
     def left_out(self) -> int:
         """How many rows of the files `input.where` leaves out."""
         return sum(file.left_out for file in self.files)
-
-    @property
-    def marked(self) -> dict[str, int]:
-        """By file, how many rows hold half of a character, which is read as U+FFFD."""
-        return {file.uri: self._marked.get(file.uri, 0) for file in self.files}
 
     @property
     def batches_total(self) -> int:
@@ -201,7 +195,6 @@ def plan(
     found = {file.info.uri: file.found for file in examined}
     scans = {uri: each.scan for uri, each in found.items() if each.scan is not None}
     cuts = {uri: each.cuts for uri, each in found.items() if each.cuts is not None}
-    marked = {uri: each.marked for uri, each in found.items() if each.marked}
     rows = {uri: each.rows for uri, each in found.items()}
     rows |= {uri: each.rows for uri, each in matched.items()}
     left_out = {uri: each.rows - each.taken for uri, each in matched.items()}
@@ -209,7 +202,7 @@ def plan(
     if not may_be_empty:
         _refuse_empty(spec_input, sources)
     rows_total = _rows_taken(sources)
-    return Plan(sources, merged(examined), rows_total, batch_rows, scans, cuts, marked, matched)
+    return Plan(sources, merged(examined), rows_total, batch_rows, scans, cuts, matched)
 
 
 def _refuse_empty(spec_input: InputSpec, files: Sequence[SourceFile]) -> None:
