@@ -105,6 +105,14 @@ def _forms(ip: IPv4Address | IPv6Address) -> Iterator[IPv4Address | IPv6Address]
             yield inner
 
 
+def is_loopback(host: str) -> bool:
+    """Return True for an IP address, or the name, that leads to this machine alone."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def resolved(host: str) -> list[str]:
     """The IP addresses of a name, as connections of this machine would use them."""
     try:

@@ -60,15 +60,10 @@ class ServeSettings(BaseModel):
     serve_max_embedding_inputs: int = Field(
         50_000, gt=0, description="Most inputs of embeddings that a batch file may have."
     )
-    serve_max_file_bytes: int = Field(
-        512 * 2**20,
+    serve_max_file_bytes: int | None = Field(
+        None,
         gt=0,
-        description="Largest size of a file that is uploaded at once; 512 MiB by default.",
-    )
-    serve_max_upload_bytes: int = Field(
-        8 * 2**30,
-        gt=0,
-        description="Largest size of a file that is uploaded in parts; 8 GiB by default.",
+        description="Largest size of an uploaded file; unset: what its tenant may store.",
     )
     serve_max_unpack_ratio: float = Field(
         100,
@@ -91,7 +86,12 @@ class ServeSettings(BaseModel):
     )
 
     @field_validator(
-        "serve_store", "serve_models", "serve_tenant_header", "webhook_key", mode="before"
+        "serve_store",
+        "serve_models",
+        "serve_tenant_header",
+        "serve_max_file_bytes",
+        "webhook_key",
+        mode="before",
     )
     @classmethod
     def _empty_is_unset(cls, value: object) -> object:

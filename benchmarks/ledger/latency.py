@@ -14,6 +14,7 @@ from nightshift.common.ledger.batches import claims, commits, dispatch, leasing
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import job_end, jobs
+from nightshift.common.ledger.queries import job_pace
 from nightshift.producer.reaper import admission
 
 LEASE_SECONDS = 3600.0
@@ -51,7 +52,7 @@ class Actors:
     def of(cls, ledger: Ledger) -> "Actors":
         """The actors on the job that was submitted."""
         with ledger.transaction() as connection:
-            (row,) = jobs.listed(connection)
+            (row,) = job_pace.listed(connection)
             job = jobs.find(connection, str(row["job"]))
         return cls(job.id, job.spec.pool, job.spec.engine_key, row["batches_total"])
 
@@ -61,7 +62,12 @@ class Actors:
         return [
             Operation("an empty transaction", lambda connection: connection.exec_driver_sql(";")),
             Operation("job_progress", lambda one: jobs.progress(one, self.job_id), None, 50),
-            Operation("job_progress of all jobs", jobs.listed, None, 50),
+            Operation(
+                "job_progress of all jobs",
+                lambda one: one.exec_driver_sql("SELECT * FROM job_progress").all(),
+                None,
+                50,
+            ),
             Operation("claim 1 batch", partial(self.claim, most=1), self.refill, 10),
             Operation("claim 16 batches", partial(self.claim, most=16), self.refill, 10),
             Operation(f"commit {GROUP} batches", self._commit, self._claim_group),

@@ -1,7 +1,6 @@
 """The listener that Prometheus scrapes: metrics over HTTP, for this machine alone by default."""
 
 import hmac
-import ipaddress
 import socket
 import socketserver
 import threading
@@ -14,6 +13,7 @@ import structlog
 from prometheus_client import CollectorRegistry, disable_created_metrics, make_wsgi_app
 
 from nightshift.common.errors import BadInput
+from nightshift.common.remotes import is_loopback
 from nightshift.common.settings import Settings
 from nightshift.common.system_errors import told
 
@@ -39,7 +39,7 @@ def serve(settings: Settings, registry: CollectorRegistry) -> Iterator[int | Non
         yield None
         return
     host, key = settings.metrics_host, settings.metrics_key
-    if key is None and not _is_loopback(host):
+    if key is None and not is_loopback(host):
         raise BadInput(
             f"NIGHTSHIFT_METRICS_HOST is {host}, which other machines reach: set "
             "NIGHTSHIFT_METRICS_KEY as well, or leave the host at 127.0.0.1"
@@ -62,13 +62,6 @@ def serve(settings: Settings, registry: CollectorRegistry) -> Iterator[int | Non
     finally:
         server.shutdown()
         server.server_close()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _guarded(registry: CollectorRegistry, key: str | None) -> Application:

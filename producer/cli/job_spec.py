@@ -95,33 +95,28 @@ def _refuse_other_engine(target: str, written: dict[str, Any], flags: Flags) -> 
 
 def _sections(flags: Flags) -> dict[str, Any]:
     """The sections of a spec that the flags give; keys of flags that were not given are left out."""
+    from nightshift.common.spec.section import put
+
     sections: dict[str, Any] = {}
     for flag in fields(Flags):
         if flags.given(flag.name):
             value = READERS.get(flag.name, lambda given: given)(getattr(flags, flag.name))
             if value is not None:
-                _put(sections, flag.metadata["place"], value)
+                put(sections, flag.metadata["place"], value)
     if flags.callable is not None:
-        _put(sections, "task.kind", "function")
-        _put(sections, "engine.backend", "function")
+        put(sections, "task.kind", "function")
+        put(sections, "engine.backend", "function")
     elif "engine" in sections:
         sections["engine"]["backend"] = "vllm" if flags.base_url is None else "openai"
     if flags.format == "openai":
-        _put(sections, "task.kind", "requests")
-        _put(sections, "input.format", "openai")
+        put(sections, "task.kind", "requests")
+        put(sections, "input.format", "openai")
     if flags.system is not None:
         user = {"role": "user", "content": sections["task"].pop("prompt")}
         sections["task"]["messages"].append(user)
     if "task" in sections:
         sections["task"].setdefault("kind", "generate")
     return sections
-
-
-def _put(sections: dict[str, Any], place: str, value: Any) -> None:
-    *path, key = place.split(".")
-    for name in path:
-        sections = sections.setdefault(name, {})
-    sections[key] = value
 
 
 def _engine_args(given: list[str]) -> dict[str, Any]:

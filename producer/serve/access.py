@@ -1,7 +1,7 @@
 """Who asks: by a key, by the header of a trusted proxy, or anybody of this machine while no key was made."""
 
-import ipaddress
 from collections.abc import Callable
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -11,6 +11,7 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import jobs, tenant_costs
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.remotes import is_loopback
 from nightshift.common.settings import Settings
 from nightshift.common.text import counted
 from nightshift.producer.control.answer import Changes
@@ -43,14 +44,6 @@ def nobody_enters(ledger: Ledger, settings: Settings) -> bool:
         return False
     with ledger.transaction() as connection:
         return not keys.exist(connection)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def caller(request: Request, ledger: Ledger, settings: Settings, key: str | None = None) -> Caller:
@@ -145,28 +138,27 @@ def reserve_bytes(
     connection: Connection,
     caller: Caller,
     wanted: int | None,
-    most: int,
-    *,
-    files: int = 1,
-    unused: int = 0,
-) -> int:
-    """The most bytes that a file of this caller may have, which its row reserves: the `wanted` ones of its
-    request, None where the request does not say, up to `most` and to what its tenant may still store, with
-    `unused` ones that are reserved for it already. SpentOut where that is nothing, or `files` more are too
-    many. Locks the tenant; an operator is not bound.
+    most: int | None,
+) -> int | None:
+    """Return the most bytes that a file of this caller may have, which its row reserves: the `wanted` ones of its
+    request, None if the request does not say, up to `most` and to what its tenant may still store; None for any
+    number. SpentOut if that is nothing, or one more file is too many. Locks the tenant; an operator is not bound.
     """
-    most = most if wanted is None else min(most, wanted)
+    most = _least(most, wanted)
     if caller.role == "operator":
         return most
     tenants.lock(connection, caller.tenant)
     tenant = tenants.get(connection, caller.tenant)
     assert tenant is not None
     count, size = quotas.stored(connection, caller.tenant)
-    size -= unused
-    why = limits.stored_refusal(tenant, (count, size), (files, 1))
+    why = limits.stored_refusal(tenant, (count, size), (1, 1))
     if why is not None:
         raise SpentOut(why, code="storage_limit_exceeded")
-    return most if tenant.max_bytes is None else min(most, tenant.max_bytes - size)
+    return _least(most, None if tenant.max_bytes is None else tenant.max_bytes - size)
+
+
+def _least(*bounds: int | None) -> int | None:
+    return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def may_reopen(caller: Caller, job: Job) -> Callable[[Connection], None]:
@@ -230,7 +222,7 @@ def _by_proxy(request: Request, connection: Connection, settings: Settings) -> C
 def _comes_from(request: Request, settings: Settings) -> bool:
     """Whether a trusted proxy has sent the request."""
     try:
-        address = ipaddress.ip_address(request.client.host if request.client else "")
+        address = ip_address(request.client.host if request.client else "")
     except ValueError:
         return False
     mapped = getattr(address, "ipv4_mapped", None) or address

@@ -30,7 +30,6 @@ from nightshift.producer.serve.v1 import (
     files,
     models,
     results,
-    uploads,
 )
 
 log = structlog.get_logger(__name__)
@@ -38,7 +37,6 @@ log = structlog.get_logger(__name__)
 ROUTES: list[BaseRoute] = [
     *files.ROUTES,
     *content.ROUTES,
-    *uploads.ROUTES,
     *batches.ROUTES,
     *results.ROUTES,
     *models.ROUTES,

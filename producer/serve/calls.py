@@ -45,8 +45,7 @@ CALLER = "caller"
 @dataclass(frozen=True, slots=True)
 class Context:
     """What every handler may use; `models` reads the operator's table as it is now, `slow` has the threads of
-    what plans, sorts or deletes, `uploads` of those that write what clients send, which lasts as long as these like, `joins` of those that put
-    parts together, `reads` of those that read archives and parts of jobs, `downloads` counts the results that
+    what plans, sorts or deletes, `uploads` of those that write what clients send, which lasts as long as these like, `reads` of those that read archives and parts of jobs, `downloads` counts the results that
     clients take, which last as long as these like; `here` says who works on the ledger.
     """
 
@@ -58,9 +57,6 @@ class Context:
     )
     uploads: SlowWork = field(
         default_factory=lambda: SlowWork("uploads", at_once=math.inf, a_tenant=100, waiting=300)
-    )
-    joins: SlowWork = field(
-        default_factory=lambda: SlowWork("uploads in parts", at_once=4, a_tenant=2, waiting=50)
     )
     reads: SlowWork = field(
         default_factory=lambda: SlowWork(

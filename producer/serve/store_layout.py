@@ -42,11 +42,6 @@ def outputs(store: str, tenant: str) -> str:
     return f"{storage.resolve(store).rstrip('/')}/{tenant}/outputs"
 
 
-def part(settings: Settings, tenant: str, part_id: str) -> str:
-    """Where a part of an upload is written."""
-    return f"{root(settings)}/{tenant}/parts/{part_id}"
-
-
 def output(settings: Settings, tenant: str, batch_id: str) -> str:
     """The output directory of the job of a batch."""
     return f"{root(settings)}/{tenant}/batches/{batch_id}"

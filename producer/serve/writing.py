@@ -17,11 +17,11 @@ class FileWriter:
     """Writes a file whole or not at all, in one of `threads`: one that is not finished leaves nothing under
     its name.
 
-    ApiError 413 beyond `most_bytes`, 429 beyond the `room` that the tenant has for so many.
+    ApiError 413 beyond `most_bytes`, if that is set, 429 beyond the `room` that the tenant has for so many.
     """
 
     def __init__(
-        self, uri: str, most_bytes: int, threads: CapacityLimiter, *, room: int | None = None
+        self, uri: str, most_bytes: int | None, threads: CapacityLimiter, *, room: int | None = None
     ) -> None:
         self._threads, self.room = threads, room
         self._uri, self._most_bytes, self._bytes = uri, most_bytes, 0
@@ -51,7 +51,7 @@ class FileWriter:
     async def write(self, data: bytes) -> None:
         """Takes a piece; waits while the store is slower than the client; raises what the store raised."""
         self._bytes += len(data)
-        if self._bytes > self._most_bytes:
+        if self._most_bytes is not None and self._bytes > self._most_bytes:
             raise ApiError(
                 413, f"the file has more than {self._most_bytes:,} bytes", code="file_too_large"
             )

@@ -20,7 +20,7 @@ from jinja2.exceptions import SecurityError
 
 from nightshift.common.errors import BadInput, EngineLoadFailed
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.queries import job_pace
 from nightshift.common.settings import Settings
 from nightshift.common.spec import FunctionEngineSpec, load_spec, parse_spec
 from nightshift.common.templates.sandbox import compiled, rendered
@@ -64,7 +64,7 @@ def refused(ledger: Ledger, tmp_path: Path) -> Refused:
         said = str(caught.value)
         assert "\n" not in said
         with ledger.transaction() as connection:
-            assert jobs.listed(connection) == []
+            assert job_pace.listed(connection) == []
         assert sorted(tmp_path.rglob("*")) == before
         return said
 

@@ -65,30 +65,6 @@ def test_files_and_batches_of_a_key_are_in_the_log_with_the_job_that_a_reaper_ma
     assert (submitted["who"], submitted["host"]) == (me, "testclient")
 
 
-def test_uploads_in_parts_are_in_the_log(
-    ledger: Ledger, api: tuple[batch_site.Site, TestClient]
-) -> None:
-    _, client = api
-    content = json.dumps(batch_site.line()).encode()
-    asked = {
-        "purpose": "batch",
-        "filename": "rows.jsonl",
-        "bytes": len(content),
-        "mime_type": "text/plain",
-    }
-    first, second = (client.post("/v1/uploads", json=asked).json()["id"] for _ in range(2))
-    part = client.post(f"/v1/uploads/{first}/parts", files={"data": ("x", content)}).json()["id"]
-    done = client.post(f"/v1/uploads/{first}/complete", json={"part_ids": [part]}).json()
-    assert client.post(f"/v1/uploads/{second}/cancel").status_code == 200
-    me = "key 2 user (acme)"
-    assert changes(ledger) == [
-        ("upload create", me, f"upload {first}"),
-        ("upload create", me, f"upload {second}"),
-        ("file upload", me, f"file {done['file']['id']}"),
-        ("upload cancel", me, f"upload {second}"),
-    ]
-
-
 def test_webhooks_are_in_the_log_without_their_address(
     ledger: Ledger, tmp_path: Path, api: tuple[batch_site.Site, TestClient]
 ) -> None:

@@ -1,6 +1,5 @@
 """Files of the HTTP API: uploaded as streams, listed, read, deleted, and swept away."""
 
-import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -195,49 +194,12 @@ def test_an_expired_file_is_not_there_and_is_swept(
     assert stored(tmp_path) == []
 
 
-def test_parts_become_one_file_in_the_order_that_the_client_says(
-    acme: TestClient, ledger: Ledger, tmp_path: Path
-) -> None:
-    data = os.urandom(5000)
-    body = {"filename": "big", "purpose": "batch", "bytes": 5000, "mime_type": "text/jsonl"}
-    upload_id = acme.post("/v1/uploads", json=body).json()["id"]
-    place = f"/v1/uploads/{upload_id}"
-    parts = [
-        acme.post(f"{place}/parts", files={"data": ("x", piece)}).json()["id"]
-        for piece in (data[4000:], data[:4000])
-    ]
-    short = acme.post(f"{place}/complete", json={"part_ids": parts[:1]})
-    assert (short.status_code, short.json()["error"]["param"]) == (400, "bytes")
-    wrong = acme.post(f"{place}/complete", json={"part_ids": parts[::-1], "md5": "0"})
-    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "md5")
-    md5 = hashlib.md5(data).hexdigest()
-    done = acme.post(f"{place}/complete", json={"part_ids": parts[::-1], "md5": md5}).json()
-    assert (done["status"], done["file"]["bytes"]) == ("completed", 5000)
-    assert acme.get(f"/v1/files/{done['file']['id']}/content").content == data
-    assert acme.post(f"{place}/complete", json={"part_ids": parts}).status_code == 400
-    assert acme.post(f"{place}/parts", files={"data": ("x", b"x")}).status_code == 400
-    with ledger.transaction() as connection:
-        connection.exec_driver_sql("UPDATE api_upload_parts SET touched_at = '-infinity'")
-    sweep_once(ledger)
-    assert not [path for path in tmp_path.rglob("part_*") if path.is_file()]
-
-
-def test_rows_of_uploads_and_webhooks_go_once_they_are_over_for_a_month(
+def test_rows_of_webhooks_are_deleted_a_month_after_their_delivery(
     acme: TestClient, ledger: Ledger
 ) -> None:
-    body = {"filename": "big", "purpose": "batch", "bytes": 1, "mime_type": "x"}
-    for _ in range(2):
-        acme.post("/v1/uploads", json=body)
-
     def do(statement: str) -> None:
         with ledger.transaction() as connection:
             connection.exec_driver_sql(statement)
-
-    def left() -> tuple[int, ...]:
-        with ledger.transaction() as connection:
-            tables = ("api_uploads", "webhook_outbox")
-            query = "SELECT " + ", ".join(f"(SELECT count(*) FROM {each})" for each in tables)
-            return tuple(connection.exec_driver_sql(query).one())
 
     do("INSERT INTO webhook_endpoints (id, tenant, url, events) VALUES ('e', 'acme', 'x', '{a}')")
     do(
@@ -246,28 +208,9 @@ def test_rows_of_uploads_and_webhooks_go_once_they_are_over_for_a_month(
         "('open', 'e', 'a', '', NULL)"
     )
     sweep_once(ledger)
-    assert left() == (2, 2)
-    do(
-        "UPDATE api_uploads SET expires_at = now() - interval '31 days' "
-        "WHERE id = (SELECT min(id) FROM api_uploads)"
-    )
-    sweep_once(ledger)
-    assert left() == (1, 2)
-
-
-def test_uploads_of_another_tenant_and_too_large_ones_are_refused(
-    clients: dict[str, TestClient],
-) -> None:
-    body = {"filename": "big", "purpose": "batch", "bytes": 10, "mime_type": "x"}
-    upload_id = clients["acme"].post("/v1/uploads", json=body).json()["id"]
-    other = clients["other"]
-    for verb, given in (("complete", {"part_ids": ["a"]}), ("cancel", {})):
-        assert other.post(f"/v1/uploads/{upload_id}/{verb}", json=given).status_code == 404
-    sent = other.post(f"/v1/uploads/{upload_id}/parts", files={"data": ("x", b"x")})
-    assert sent.status_code == 404
-    for change in ({"bytes": 9 * 2**30}, {"purpose": "vision"}, {"bytes": -1}, {"filename": ""}):
-        assert clients["acme"].post("/v1/uploads", json=body | change).status_code == 400
-    assert clients["acme"].post(f"/v1/uploads/{upload_id}/cancel").json()["status"] == "cancelled"
+    with ledger.transaction() as connection:
+        left = connection.exec_driver_sql("SELECT id FROM webhook_outbox ORDER BY id").scalars()
+        assert list(left) == ["new", "open"]
 
 
 @pytest.mark.parametrize(
@@ -337,17 +280,8 @@ def test_files_and_bytes_of_a_tenant_are_bounded_and_what_goes_makes_room(
     assert sent(acme, b"x" * 101) == refused
     assert sorted(tmp_path.rglob("*.jsonl")) == stored
     assert sent(acme, b"x" * 90) == (200, None)
-    body = {"filename": "a", "purpose": "batch", "bytes": 11, "mime_type": "x"}
-    answer = acme.post("/v1/uploads", json=body)
-    assert (answer.status_code, answer.json()["error"]["code"]) == refused
     assert acme.delete(f"/v1/files/{first}").status_code == 200
-    place = acme.post("/v1/uploads", json={**body, "bytes": 500}).json()["id"]
-    assert sent(acme, b"x" * 111) == refused, "the upload in parts has reserved its bytes"
-    parts = f"/v1/uploads/{place}/parts"
-    assert acme.post(parts, files={"data": ("x", b"x" * 500)}).status_code == 200
-    more = acme.post(parts, files={"data": ("x", b"x" * 200)})
-    assert (more.status_code, more.json()["error"]["code"]) == refused, "a part too many"
-    assert sent(acme, b"x" * 100) == (200, None)
+    assert sent(acme, b"x" * 610) == (200, None)
 
 
 def test_an_upload_that_is_cut_off_reserves_nothing(

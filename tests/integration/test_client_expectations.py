@@ -10,7 +10,6 @@ import openai.types as shapes
 import pytest
 from httpx2 import Response
 from openai.types.batch_error import BatchError
-from openai.types.uploads import UploadPart
 from pydantic import BaseModel
 from starlette.testclient import TestClient
 
@@ -217,51 +216,23 @@ def test_every_object_is_of_the_types_of_the_official_client(site: Site) -> None
         as_the_client_types_it(shapes.FileObject, file)
     for model in site.client.get("/v1/models").json()["data"]:
         as_the_client_types_it(shapes.Model, model)
-    body = {"filename": "a", "purpose": "batch", "bytes": 1, "mime_type": "x"}
-    upload = site.client.post("/v1/uploads", json=body).json()
-    as_the_client_types_it(shapes.Upload, upload)
-    place = f"/v1/uploads/{upload['id']}"
-    part = site.client.post(f"{place}/parts", files={"data": ("x", b"x")}).json()
-    as_the_client_types_it(UploadPart, part)
-    whole = site.client.post(f"{place}/complete", json={"part_ids": [part["id"]]}).json()
-    as_the_client_types_it(shapes.Upload, whole)
-    gone = site.client.delete(f"/v1/files/{whole['file']['id']}").json()
+    gone = site.client.delete(f"/v1/files/{site.upload()}").json()
     as_the_client_types_it(shapes.FileDeleted, gone)
 
 
-def test_a_complete_that_is_sent_again_gives_the_file_of_the_first_try(site: Site) -> None:
-    body = {"filename": "a", "purpose": "batch", "bytes": 1, "mime_type": "x"}
-    place = f"/v1/uploads/{site.client.post('/v1/uploads', json=body).json()['id']}"
-    part = site.client.post(f"{place}/parts", files={"data": ("x", b"x")}).json()["id"]
-    first = site.client.post(f"{place}/complete", json={"part_ids": [part]}).json()
-    again = {"x-stainless-retry-count": "1"}
-    second = site.other.post(f"{place}/complete", json={"part_ids": [part]}, headers=again)
-    assert second.status_code == 200, second.text
-    assert second.json()["file"]["id"] == first["file"]["id"]
-    assert site.client.post(f"{place}/complete", json={"part_ids": [part]}).status_code == 400
-
-
-@pytest.mark.parametrize("kind", ["file", "part"])
 def test_bytes_that_come_behind_the_sweep_are_not_kept(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body = {"filename": "a", "purpose": "batch", "bytes": 1, "mime_type": "x"}
-    upload = site.client.post("/v1/uploads", json=body).json()["id"]
     real = storage.write_streamed
 
     def write(uri: str, *given: Any, **named: Any) -> Any:
         written = real(uri, *given, **named)
         site.do("DELETE FROM api_files")
-        site.do("DELETE FROM api_upload_parts")
         return written
 
     monkeypatch.setattr(storage, "write_streamed", write)
-    if kind == "file":
-        given = {"files": {"file": ("a", b"x")}, "data": {"purpose": "batch"}}
-        answer = site.client.post("/v1/files", **given)  # type: ignore[arg-type]
-    else:
-        answer = site.client.post(f"/v1/uploads/{upload}/parts", files={"data": ("x", b"x")})
-    assert answer.status_code in (404, 408), answer.text
+    answer = site.client.post("/v1/files", files={"file": ("a", b"x")}, data={"purpose": "batch"})
+    assert answer.status_code == 408, answer.text
     assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
 
 
@@ -278,12 +249,6 @@ def test_a_file_lives_as_long_as_its_upload_says(site: Site) -> None:
     for wrong in ("3599", "2592001", "soon", ""):
         refused = upload(wrong)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "expires_after")
-    body = {"filename": "a", "purpose": "batch", "bytes": 1, "mime_type": "x"}
-    body |= {"expires_after": {"anchor": "created_at", "seconds": 7200}}
-    place = f"/v1/uploads/{site.client.post('/v1/uploads', json=body).json()['id']}"
-    part = site.client.post(f"{place}/parts", files={"data": ("x", b"x")}).json()["id"]
-    file = site.client.post(f"{place}/complete", json={"part_ids": [part]}).json()["file"]
-    assert file["expires_at"] - file["created_at"] == 7200
 
 
 def test_the_state_of_a_batch_is_none_of_the_jobs(site: Site) -> None:

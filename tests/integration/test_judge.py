@@ -10,7 +10,7 @@ import pytest
 
 from nightshift.common.errors import BadInput, Permanent
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.queries import job_pace
 from nightshift.common.settings import Settings
 from nightshift.producer.judge import verdict
 from nightshift.producer.judge.judge import prepare, score
@@ -274,4 +274,4 @@ def test_on_a_fleet_a_judge_is_submitted_and_waited_for(
     assert again.returncode == 0, again.stderr
     assert "1 ± 0 (standard error)" in again.stdout
     with ledger.transaction() as connection:
-        assert len(jobs.listed(connection)) == 2
+        assert len(job_pace.listed(connection)) == 2

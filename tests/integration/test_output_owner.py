@@ -13,6 +13,7 @@ from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import job_submit, jobs
+from nightshift.common.ledger.queries import job_pace
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
@@ -47,7 +48,7 @@ def put(ledger: Ledger, data: dict[str, Any], *, adopt: bool = False) -> Submitt
 
 def job_ids(ledger: Ledger) -> list[int]:
     with ledger.transaction() as connection:
-        return [row["job"] for row in jobs.listed(connection)]
+        return [row["job"] for row in job_pace.listed(connection)]
 
 
 def other_work(folder: Path, output: str = "out") -> dict[str, Any]:

@@ -39,9 +39,8 @@ PIECE = os.urandom(1_000_000)
 
 @pytest.fixture
 def door(tmp_path: Path, database_url: str, redis_url: str) -> Iterator[Door]:
-    """A server alone, which takes files of 2 GB."""
-    limits = {"NIGHTSHIFT_SERVE_MAX_FILE_BYTES": str(2 * 10**9)}
-    door = Door(tmp_path / "door", database_url, redis_url, {}, **limits)
+    """A server without a fleet."""
+    door = Door(tmp_path / "door", database_url, redis_url, {})
     try:
         yield door
     finally:

@@ -12,6 +12,7 @@ import pytest
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.queries import job_pace
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
@@ -108,7 +109,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     assert "\n" not in str(caught.value)
     assert not (folder / "out").exists()
     with ledger.transaction() as connection:
-        assert jobs.listed(connection) == []
+        assert job_pace.listed(connection) == []
 
 
 def test_the_same_work_is_the_same_job_whatever_it_is_called(ledger: Ledger, folder: Path) -> None:
@@ -157,7 +158,7 @@ def test_a_spec_that_could_not_be_read_again_is_not_stored(ledger: Ledger, folde
     with pytest.raises(BadInput, match=r"could not be read again: limits\.budget needs a price"):
         submit(ledger, torn, Settings())
     with ledger.transaction() as connection:
-        assert jobs.listed(connection) == []
+        assert job_pace.listed(connection) == []
     assert not (folder / "out").exists()
 
 
@@ -254,4 +255,4 @@ def test_what_the_operator_does_not_allow_is_refused_at_submit(
     with pytest.raises(BadInput, match=says):
         submit(ledger, parse_spec(data, "test"), settings)
     with ledger.transaction() as connection:
-        assert jobs.listed(connection) == []
+        assert job_pace.listed(connection) == []

@@ -16,6 +16,7 @@ from nightshift.common.errors import BadInput, Retryable
 from nightshift.common.ledger import Ledger, schema
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.jobs import job_submit, jobs
+from nightshift.common.ledger.queries import job_pace
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.producer.submit.intake import Asked
@@ -54,7 +55,7 @@ def identity_of(ledger: Ledger, job_id: int) -> str:
 def assert_owned_by(folder: Path, ledger: Ledger, job_id: int) -> None:
     """The job is the ledger's only one, and the marker names it."""
     with ledger.transaction() as connection:
-        assert [row["job"] for row in jobs.listed(connection)] == [job_id]
+        assert [row["job"] for row in job_pace.listed(connection)] == [job_id]
         ledger_id = schema.ledger_id(connection)
     marker = json.loads((folder / "out" / MARKER).read_text())
     assert marker == {"ledger": ledger_id, "identity": identity_of(ledger, job_id)}
@@ -266,5 +267,5 @@ def test_of_processes_that_submit_at_once_one_gets_the_directory(
         said = [each.stderr for each in done]
         assert sorted(each.returncode for each in done) == [0, 2, 2], said
     with ledger.transaction() as one, other_ledger.transaction() as other:
-        stored = [*jobs.listed(one), *jobs.listed(other)]
+        stored = [*job_pace.listed(one), *job_pace.listed(other)]
     assert len(stored) == ROUNDS

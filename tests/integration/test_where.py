@@ -136,7 +136,7 @@ def test_a_condition_that_no_row_meets_makes_no_job(site: Chosen) -> None:
     with pytest.raises(BadInput, match=r"no row matches input\.where, of 30 in "):
         site.submit_where("stars > 10")
     with site.ledger.transaction() as connection:
-        assert jobs.listed(connection) == []
+        assert job_pace.listed(connection) == []
 
 
 def test_failed_rows_run_again_out_of_batches_that_have_gaps(site: Chosen) -> None:

@@ -151,12 +151,6 @@ def files(connection: Connection, job_id: int) -> list[SourceFile]:
     return [SourceFile(**row) for row in found.mappings()]
 
 
-def listed(connection: Connection, limit: int = 1000) -> list[RowMapping]:
-    """Rows of the view job_progress, newest job first."""
-    statement = text("SELECT * FROM job_progress ORDER BY job DESC LIMIT :limit")
-    return list(connection.execute(statement, {"limit": limit}).mappings())
-
-
 def progress(connection: Connection, job_id: int) -> RowMapping:
     """One row of the view job_progress; BadInput for a job that was deleted."""
     found = connection.execute(text("SELECT * FROM job_progress WHERE job = :id"), {"id": job_id})

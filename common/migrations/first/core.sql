@@ -38,9 +38,9 @@ COMMENT ON COLUMN tenants.max_rows IS 'Rows of its open batches and jobs at once
 COMMENT ON COLUMN tenants.max_tokens IS
     'Estimated tokens of its open batches at once; null: no limit.';
 COMMENT ON COLUMN tenants.max_files IS
-    'Files and pending uploads of the HTTP API that it may have at once; null: no limit.';
+    'Files of the HTTP API that it may have at once; null: no limit.';
 COMMENT ON COLUMN tenants.max_bytes IS
-    'Bytes of these files and uploads; null: no limit.';
+    'Bytes of these files; null: no limit.';
 COMMENT ON COLUMN tenants.budget IS
     'What its jobs may cost together since budget_from, in the currency of the prices; null: no limit.';
 COMMENT ON COLUMN tenants.spent IS

@@ -31,7 +31,7 @@ CREATE TABLE api_files (
     touched_at timestamptz NOT NULL DEFAULT now(),
     CHECK ((state <> 'ready') OR ((purpose IS NOT NULL) AND (bytes IS NOT NULL)))
 );
-COMMENT ON TABLE api_files IS 'Files of the OpenAI API: uploads and results of batches.';
+COMMENT ON TABLE api_files IS 'Files of the OpenAI API: inputs that clients sent, and results of batches.';
 COMMENT ON COLUMN api_files.seq IS 'The order of lists.';
 COMMENT ON COLUMN api_files.state IS
     'receiving: bytes come in, nobody sees the file; deleted: its bytes may still be there.';
@@ -45,37 +45,6 @@ CREATE INDEX api_files_expiring ON api_files (expires_at)
     WHERE (state = 'ready') AND (expires_at IS NOT NULL);
 CREATE INDEX api_files_kept ON api_files (tenant)
     WHERE state <> 'deleted';
-
-CREATE TABLE api_uploads (
-    id text PRIMARY KEY,
-    tenant text NOT NULL REFERENCES tenants,
-    state text NOT NULL DEFAULT 'pending'
-        CHECK (state IN ('pending', 'completed', 'cancelled', 'expired')),
-    purpose text NOT NULL,
-    filename text NOT NULL,
-    mime_type text NOT NULL,
-    bytes bigint NOT NULL,
-    expires_after_seconds integer,
-    file_id text,
-    created_at timestamptz NOT NULL DEFAULT now(),
-    expires_at timestamptz NOT NULL
-);
-COMMENT ON TABLE api_uploads IS 'Uploads in parts; a completed one is a file.';
-CREATE INDEX api_uploads_pending ON api_uploads (expires_at)
-    WHERE state = 'pending';
-CREATE INDEX api_uploads_of_tenant ON api_uploads (tenant)
-    WHERE state = 'pending';
-
-CREATE TABLE api_upload_parts (
-    id text PRIMARY KEY,
-    upload_id text NOT NULL REFERENCES api_uploads ON DELETE CASCADE,
-    state text NOT NULL DEFAULT 'receiving' CHECK (state IN ('receiving', 'ready')),
-    bytes bigint,
-    uri text NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT now(),
-    touched_at timestamptz NOT NULL DEFAULT now()
-);
-CREATE INDEX api_upload_parts_of ON api_upload_parts (upload_id);
 
 CREATE TABLE api_batches (
     id text PRIMARY KEY,

@@ -1,5 +1,5 @@
-"""What nobody wants any more: bytes of files that were deleted, have expired or never came whole, and rows
-of uploads and webhooks that are over for long; jobs of batches whose results are gone.
+"""What nobody wants any more: bytes of files that were deleted, have expired or never came whole, and rows of webhooks
+that were delivered or given up long ago; jobs of batches whose results are gone.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,14 +9,12 @@ import structlog
 from nightshift.common import storage
 from nightshift.common.errors import NightshiftError, StorageUnavailable
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.producer.serve.ledger import (
     api_batches,
     files,
     outbox,
-    uploads,
 )
 
 log = structlog.get_logger(__name__)
@@ -28,7 +26,7 @@ SILENT_SECONDS = 3600.0
 """A file that is being received, and that nobody has touched for so long, never comes."""
 
 KEPT_DAYS = 30
-"""How long the rows of uploads and webhooks stay that are over."""
+"""How long the rows of webhooks stay that were delivered or given up."""
 
 MOST_JOBS = 10
 """Jobs that one sweep deletes."""
@@ -38,42 +36,31 @@ MOST_ROWS = 1000
 
 
 def sweep_once(ledger: Ledger) -> bool:
-    """Removes the bytes of some files and parts of uploads, then their rows, and old rows; False where nothing
-    is left to do.
-    """
+    """Remove the bytes of some files, then their rows, and old rows; return False if nothing is left to do."""
     with ledger.transaction() as connection:
         unwanted = files.take_unwanted(connection, MOST_FILES, SILENT_SECONDS)
-    _sweep(ledger, "file", unwanted, files.forget)
-    with ledger.transaction() as connection:
-        parts = uploads.take_unwanted(connection, MOST_FILES)
-    _sweep(ledger, "part of an upload", parts, uploads.forget_part)
-    return sweep_rows(ledger) or MOST_FILES in (len(unwanted), len(parts))
+    _sweep(ledger, unwanted)
+    return sweep_rows(ledger) or len(unwanted) == MOST_FILES
 
 
-def _sweep(
-    ledger: Ledger,
-    what: str,
-    unwanted: Sequence[tuple[str, str]],
-    forget: Callable[[Connection, str], object],
-) -> None:
-    """Removes the bytes of (id, uri), then their rows. Bytes go first: a row without bytes is swept again, and
-    bytes without a row would stay for ever.
+def _sweep(ledger: Ledger, unwanted: Sequence[tuple[str, str]]) -> None:
+    """Remove the bytes of files by (id, uri), then their rows. Bytes go first: a row without bytes is swept again,
+    and bytes without a row would stay for ever.
     """
     for id, uri in unwanted:
         try:
             storage.delete(uri)
         except StorageUnavailable as error:
-            log.warning("not_swept", what=what, id=id, why=str(error))
+            log.warning("file_not_swept", id=id, why=str(error))
             continue
         with ledger.transaction() as connection:
-            forget(connection, id)
+            files.forget(connection, id)
 
 
 def sweep_rows(ledger: Ledger) -> bool:
-    """Deletes the rows of uploads and webhooks that are over for long; False where no more are left."""
+    """Delete rows of webhooks that were delivered or given up long ago; return False if none is left."""
     with ledger.transaction() as connection:
-        gone = [each.forget(connection, KEPT_DAYS, MOST_ROWS) for each in (uploads, outbox)]
-    return MOST_ROWS in gone
+        return outbox.forget(connection, KEPT_DAYS, MOST_ROWS) == MOST_ROWS
 
 
 def sweep_jobs(ledger: Ledger, delete: Callable[[Job], object]) -> bool:

@@ -23,6 +23,7 @@ from nightshift.common.errors import BadInput, NightshiftError
 from nightshift.common.formats import reading
 from nightshift.common.spec import InputSpec, JobSpec, parse_spec
 from nightshift.common.spec.parse import parse_yaml
+from nightshift.common.spec.section import put
 from nightshift.common.templates import budget
 from nightshift.common.templates.sandbox import compiled, rendered_all
 from nightshift.common.text import map_leaves
@@ -108,10 +109,10 @@ def assembled(form: Form, table: ModelTable | None) -> dict[str, Any]:
     sections: dict[str, Any] = {}
     for field, place in PLACES.items():
         if value := form.get(field, ""):
-            _put(sections, place, _number(value) if field in NUMBERS else value)
+            put(sections, place, _number(value) if field in NUMBERS else value)
     choices = [word.strip() for word in form.get("choices", "").split(",") if word.strip()]
     if choices:
-        _put(sections, "task.output.choice", choices)
+        put(sections, "task.output.choice", choices)
     if "name" not in sections and form.get("input"):
         sections["name"] = job_name(form["input"])
     if "callable" in sections.get("engine", {}):
@@ -355,13 +356,6 @@ def _number(text: str) -> int | float | str:
         except ValueError:
             continue
     return text
-
-
-def _put(sections: dict[str, Any], place: str, value: Any) -> None:
-    *path, key = place.split(".")
-    for name in path:
-        sections = sections.setdefault(name, {})
-    sections[key] = value
 
 
 def _page(

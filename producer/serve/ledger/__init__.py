@@ -1,1 +1,1 @@
-"""What the HTTP API keeps in the ledger: tenants, keys, files, uploads, batches, webhooks."""
+"""What the HTTP API keeps in the ledger: tenants, keys, files, batches, webhooks."""

@@ -46,14 +46,6 @@ def reserved(connection: Connection, tenant: str, *, besides: int) -> tuple[int,
 
 
 STORED = text("""
-    WITH pending AS (
-        SELECT greatest(u.bytes, (SELECT coalesce(sum(p.bytes), 0) FROM api_upload_parts p
-                                  WHERE p.upload_id = u.id)) AS bytes
-        FROM api_uploads u WHERE u.tenant = :tenant AND u.state = 'pending' AND u.expires_at > now()
-    ), kept AS (
-        SELECT coalesce(bytes, 0) AS bytes FROM api_files WHERE tenant = :tenant AND state <> 'deleted'
-        UNION ALL SELECT bytes FROM pending
-    )
     SELECT count(*) AS files, coalesce(sum(bytes), 0)::bigint + (
                SELECT coalesce(sum(CASE WHEN j.closed_at IS NOT NULL THEN j.stored_bytes ELSE (
                    SELECT sum(b.part_bytes) / greatest(sum(b.row_count), 1)
@@ -66,10 +58,9 @@ STORED = text("""
                FROM jobs j
                WHERE j.tenant = :tenant AND j.stored_bytes IS NOT NULL
            ) AS bytes
-    FROM kept
+    FROM api_files WHERE tenant = :tenant AND state <> 'deleted'
 """)
-"""Files of a tenant, those that come in and the uploads in parts that are pending included; to their bytes come
-those of results in the store. A closed job has the sum of its parts. Of an open one that is the rows that are
+"""Files of a tenant, those that come in included; to their bytes come those of results in the store. A closed job has the sum of its parts. Of an open one that is the rows that are
 over, times the bytes a row of the parts that came last, a hundred at most: a job of a million batches is asked for
 as little as a small one.
 """

@@ -1,1 +1,1 @@
-"""`/v1`: files, uploads, batches and models, as unmodified clients of the OpenAI API expect them."""
+"""`/v1`: files, batches and models, as unmodified clients of the OpenAI API expect them."""

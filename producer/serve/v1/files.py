@@ -67,7 +67,7 @@ async def received(
             uri = place(file_id, form.filename or "")
             room = await call.run(_receive, call, file_id, uri)
             # From here on: what does not become a file reserves nothing.
-            stack.push_async_exit(partial(forgotten, call, files.forget, file_id))
+            stack.push_async_exit(partial(_forgotten, call, file_id))
             writer = FileWriter(uri, call.context.settings.serve_max_file_bytes, threads, room=room)
             await stack.enter_async_context(writer)
             await writer.open()
@@ -80,7 +80,7 @@ async def received(
         purpose, lives = whole(form)
         await writer.finish()
     made: File | None = await call.run(
-        seen,
+        _seen,
         file_id,
         purpose=purpose,
         filename=form.filename,
@@ -96,36 +96,32 @@ async def received(
     return made
 
 
-def _receive(connection: Connection, call: Call, file_id: str, uri: str) -> int:
-    """Notes that a file comes; the bytes that its tenant has room for."""
+def _receive(connection: Connection, call: Call, file_id: str, uri: str) -> int | None:
+    """Record that a file comes; return the bytes that its tenant has room for, None for any number."""
     most = call.context.settings.serve_max_file_bytes
-    room = access.reserve_bytes(connection, call.caller, sent_bytes(call.headers), most)
+    room = access.reserve_bytes(connection, call.caller, _sent_bytes(call.headers), most)
     files.receive(connection, file_id, call.caller.tenant, uri, room)
     return room
 
 
-async def forgotten(
-    call: Call,
-    forget: Callable[[Connection, str], None],
-    id: str,
-    kind: type[BaseException] | None,
-    *_: object,
+async def _forgotten(
+    call: Call, file_id: str, kind: type[BaseException] | None, *_: object
 ) -> None:
-    """The row of what did not come whole goes at once, and what the row has reserved, where the ledger
-    answers; a sweep has it otherwise.
+    """Delete the row of a file that did not come whole, and so what it has reserved; if the ledger does not answer,
+    a sweep does so later.
     """
     if kind is not None:
         with suppress(Retryable):
-            await call.run(forget, id)
+            await call.run(files.forget, file_id)
 
 
-def sent_bytes(headers: Mapping[str, str]) -> int | None:
+def _sent_bytes(headers: Mapping[str, str]) -> int | None:
     """The bytes that a request says it has; None where it does not say."""
     given = headers.get("content-length", "")
     return int(given) if given.isascii() and given.isdigit() and len(given) < 19 else None
 
 
-def seen(connection: Connection, file_id: str, **facts: Any) -> File | None:
+def _seen(connection: Connection, file_id: str, **facts: Any) -> File | None:
     """`files.ready` of a file that a client has sent, which the audit log names."""
     found = files.ready(connection, file_id, **facts)
     if found is not None:

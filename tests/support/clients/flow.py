@@ -18,17 +18,8 @@ def line(number: int) -> str:
 
 data = "\n".join(line(number) for number in range(20)).encode()
 file = client.files.create(file=("x.jsonl", data), purpose="batch")
-upload = client.uploads.upload_file_chunked(
-    file=data,
-    filename="y.jsonl",
-    bytes=len(data),
-    mime_type="application/jsonl",
-    purpose="batch",
-    part_size=500,
-)
-assert upload.status == "completed", upload
-assert upload.file is not None
-assert client.files.content(upload.file.id).content == data
+other = client.files.create(file=("y.jsonl", data), purpose="batch")
+assert client.files.content(other.id).content == data
 batch = client.batches.create(
     input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
 )
@@ -41,7 +32,7 @@ found = [json.loads(each) for each in client.files.content(batch.output_file_id)
 assert [each["custom_id"] for each in found] == [f"r-{number}" for number in range(20)]
 assert next(iter(client.batches.list(limit=1))).id == batch.id
 listed = {each.id for each in client.files.list(limit=2)}
-assert {file.id, upload.file.id, batch.output_file_id} <= listed
+assert {file.id, other.id, batch.output_file_id} <= listed
 assert [each.id for each in client.models.list()] == ["shout", "gpt-4o-mini"]
 for refused, error in (
     (lambda: client.batches.cancel(batch.id), openai.ConflictError),
