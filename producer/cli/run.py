@@ -157,12 +157,6 @@ def submit(
             "job's own input.",
         ),
     ] = None,
-    redo_changed: Annotated[
-        bool,
-        typer.Option(
-            "--redo-changed", help="With --append: run the rows of files that changed again."
-        ),
-    ] = False,
     last: Annotated[
         bool,
         typer.Option("--last", help="With --append: watch the job's input no longer after this."),
@@ -173,15 +167,15 @@ def submit(
 
     With --append JOB files become further rows of a job that exists, numbered behind its last row.
     A job that was over runs again. A file that the job has is left out; one that changed since is
-    named, and left as it was unless --redo-changed is given.
+    named, and left as it was.
     """
     settings = context.command_settings()
     if append is not None:
         _refuse_with_append(flags, new=new, adopt=adopt)
-        _append(append, targets or [], settings, redo=redo_changed, last=last, as_json=as_json)
+        _append(append, targets or [], settings, last=last, as_json=as_json)
         return
-    if redo_changed or last:
-        raise BadInput(f"{'--redo-changed' if redo_changed else '--last'} goes with --append JOB")
+    if last:
+        raise BadInput("--last goes with --append JOB")
     spec = job_spec(_one_target(targets or []), flags)
     from nightshift.producer.results import past_end
     from nightshift.producer.submit.intake import Asked
@@ -260,20 +254,14 @@ def _refuse_with_append(flags: Flags, *, new: bool, adopt: bool) -> None:
 
 
 def _append(
-    reference: str,
-    uris: list[str],
-    settings: "Settings",
-    *,
-    redo: bool,
-    last: bool,
-    as_json: bool,
+    reference: str, uris: list[str], settings: "Settings", *, last: bool, as_json: bool
 ) -> None:
     from nightshift.producer.results import past_end
     from nightshift.producer.submit import append_command
 
     with context.opened(settings) as (ledger, here):
         job = context.find_job(ledger, reference)
-        taken = append_command.take(ledger, job, uris, settings, redo=redo, last=last)
+        taken = append_command.take(ledger, job, uris, settings, last=last)
         folders = (str(Path.cwd()), *settings.callable_paths)
         remarks = past_end.code_remarks(ledger, job, folders)
     said = append_command.summary(job, taken, here)
@@ -286,8 +274,6 @@ def _append(
                 "rows": taken.appended.rows,
                 "batches": taken.appended.batches,
                 "changed": taken.changed,
-                "redone": taken.redone,
-                "redone_rows": taken.redone_rows,
                 "watch_ended": taken.stopped,
                 "remarks": remarks,
                 "message": " ".join(said),

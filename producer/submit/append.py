@@ -1,6 +1,4 @@
-"""Append and redo: files that came after the submit become the next generation of a job, or nothing; files
-that changed since run again over their new version.
-"""
+"""Append: files that came after the submit become the next generation of a job, or nothing."""
 
 from collections.abc import Sequence
 
@@ -31,26 +29,11 @@ def append(
     job has by now are left out, and files without a row. Raises BadInput where the files cannot be read or
     do not fit, for a file that changed since it was planned, and for a job that cannot grow.
     """
-    return _grown(ledger, Growth(job, source, look), infos, settings)
-
-
-def redo_changed(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> int:
-    """Runs the rows of changed files again, all files or none; returns how many rows.
-
-    Raises BadInput for a file with another number of rows than before, with columns that do not fit, or
-    with a leased batch; StorageUnavailable where the copies of the files vanish again and again.
-    """
-    return _grown(ledger, Growth(job, redoes=True), infos, None).rows
-
-
-def _grown(
-    ledger: Ledger, growth: Growth, infos: Sequence[FileInfo], settings: Settings | None
-) -> Appended:
     intake = Intake(
-        growth.job.spec,
+        job.spec,
         settings or load_settings(),
         given_ledger=ledger,
-        growth=growth,
+        growth=Growth(job, source, look),
         files=infos,
     )
     take_in(intake)

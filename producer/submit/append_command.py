@@ -1,5 +1,5 @@
 """`nightshift submit --append`: files that a person names, or what is new in a job's own input, become rows
-of the job; changed files run again where that is asked for.
+of the job; changed files are named, and stay as they are.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,12 +16,12 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec.table_uris import names_table
 from nightshift.common.states import JobState
 from nightshift.common.storage import Listing
-from nightshift.common.text import counted, counted_batches, first_few, left_out_rows, plural
+from nightshift.common.text import counted, counted_batches, first_few, left_out_rows
 from nightshift.producer import under_way
 from nightshift.producer.advice.advice import Need, goes_on, nobody_works
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.submit import table_input
-from nightshift.producer.submit.append import append, redo_changed
+from nightshift.producer.submit.append import append
 from nightshift.producer.submit.changes import Changes, changes
 from nightshift.producer.submit.growing import refuse
 from nightshift.producer.submit.intake import NOTHING, Appended
@@ -29,15 +29,12 @@ from nightshift.producer.submit.intake import NOTHING, Appended
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a command took: an append, changed files that it left as they are, and those that were
-    `redone`, whose rows run again. `stopped` says that it ended the watch of the input, `linked_twice` what
-    the listing remarks.
+    """What a command took: an append, and changed files that it left as they are. `stopped` says that it ended the
+    watch of the input, `linked_twice` what the listing remarks.
     """
 
     appended: Appended
     changed: list[str]
-    redone: list[str]
-    redone_rows: int = 0
     stopped: bool = False
     linked_twice: str | None = None
 
@@ -48,16 +45,15 @@ def take(
     uris: Sequence[str],
     settings: Settings,
     *,
-    redo: bool = False,
     last: bool = False,
 ) -> Taken:
-    """Appends the new files among `uris`, or those of the job's own input without any. With `redo`
-    the rows of changed files run again; with `last` nobody looks at the input after this.
+    """Append the new files among `uris`, or those of the job's own input without any. With `last` nobody looks at the
+    input after this.
 
     Raises BadInput for files that cannot be taken; then nothing is appended.
     """
     with within_job(job, settings):
-        return _taken(ledger, job, uris, settings, redo, last)
+        return _taken(ledger, job, uris, settings, last)
 
 
 @contextmanager
@@ -70,22 +66,18 @@ def within_job(job: Job, settings: Settings) -> Iterator[None]:
         yield
 
 
-def _taken(
-    ledger: Ledger, job: Job, uris: Sequence[str], settings: Settings, redo: bool, last: bool
-) -> Taken:
+def _taken(ledger: Ledger, job: Job, uris: Sequence[str], settings: Settings, last: bool) -> Taken:
     refuse(job)
     under_way.wait(ledger, job.id)
     listing = listed(ledger, job, uris, settings)
     found = _changes(ledger, job, listing, by_name=bool(uris))
-    rows = redo_changed(ledger, job, found.changed) if redo and found.changed else 0
     source: Source = "files" if uris else "input"
     appended = NOTHING
     if found.new:
         appended = append(ledger, job, found.new, source, settings=settings)
     stopped = last and _stop(ledger, job)
     changed = [info.uri for info in found.changed]
-    left, redone = ([], changed) if redo else (changed, [])
-    return Taken(appended, left, redone, rows, stopped, listing.remark)
+    return Taken(appended, changed, stopped, listing.remark)
 
 
 def _stop(ledger: Ledger, job: Job) -> bool:
@@ -108,11 +100,6 @@ def summary(job: Job, taken: Taken, here: Here = FLEET) -> list[str]:
             f"{added.generation}, new files: {added.files:,}"
             + (f"; {left_out_rows(added.rows_left_out)}" if added.rows_left_out else "")
         )
-    if taken.redone:
-        said.append(
-            f"{name}: the {counted(taken.redone_rows, 'row')} of what changed {plural(taken.redone_rows, 'runs', 'run')} again: "
-            f"{first_few(taken.redone, 3)}"
-        )
     if said and job.state is JobState.PAUSED:
         said[-1] += f"; {goes_on(Need.RESUME, here, job)}"
     elif said:
@@ -126,7 +113,7 @@ def summary(job: Job, taken: Taken, here: Here = FLEET) -> list[str]:
     if taken.changed:
         said.append(
             f"changed since job {job.id} planned them: {first_few(taken.changed, 3)}; their rows stay "
-            f"as they are, and `nightshift submit --append {job.id} --redo-changed` runs them again"
+            "as they are; the spec of the job, submitted with --new and another output directory, runs them again"
         )
     if taken.linked_twice is not None:
         said.append(taken.linked_twice)

@@ -163,13 +163,7 @@ def _changed(job: Job, found: Changes) -> str:
             f"submitted: {first_few(found.uris, 3)}; `nightshift submit --append {job.id}` takes "
             "them, or submit with --new and another output directory"
         )
-    some = (
-        f"`nightshift submit --append {job.id} --redo-changed` runs the rows of these files again and keeps all other "
-        "answers; "
-        if found.changed and not found.gone
-        else ""
-    )
     return (
-        f"input files changed since job {job.id} was submitted: {first_few(found.uris, 3)}; {some}--new with another "
+        f"input files changed since job {job.id} was submitted: {first_few(found.uris, 3)}; --new with another "
         "output directory runs all rows again"
     )

@@ -27,19 +27,16 @@ from nightshift.common.formats import (
     hive,
     input_copies,
     output_schema,
-    part_names,
     reading,
 )
 from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.holds import Hold
 from nightshift.common.ledger.jobs import (
-    changed_files,
     generations,
     given_outputs,
     job_submit,
     jobs,
-    table_commits,
     watches,
 )
 from nightshift.common.ledger.jobs.generations import End, Source
@@ -51,7 +48,6 @@ from nightshift.common.spec import JobSpec, RequestsTask, digest
 from nightshift.common.spec.sections import OutputSpec
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo, Listing
-from nightshift.common.text import first_few
 from nightshift.producer import wings
 from nightshift.producer.closed_jobs import bring_back
 from nightshift.producer.submit import (
@@ -101,14 +97,11 @@ PLAIN = Asked()
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How a known job grows: by new files, which somebody named or a `look` found, or by newer versions of
-    files that it has.
-    """
+    """How a known job grows: by new files, which somebody named or a `look` found."""
 
     job: Job
     source: Source = "input"
     look: Hold | None = None
-    redoes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +161,7 @@ class Intake:
 
     @property
     def grown(self) -> Growth:
-        """How the job grows; set for an append and a redo."""
+        """How the job grows; set for an append."""
         assert self.growth is not None
         return self.growth
 
@@ -188,7 +181,7 @@ def take_in(intake: Intake) -> None:
     """The whole way of an intake. Raises BadInput with one sentence for everything that can be refused
     without a worker, StorageUnavailable where copies of the files vanish again and again.
     """
-    way = SUBMIT if intake.growth is None else REDO if intake.growth.redoes else APPEND
+    way = SUBMIT if intake.growth is None else APPEND
     for step in (*way.once, *(way.until_stored * MOST_PLANS)):
         if intake.answer is None:
             step(intake)
@@ -375,9 +368,8 @@ def check_fit(intake: Intake) -> None:
     """
     growth, planned = intake.grown, intake.plan
     growing.check_columns(growth.job, planned)
-    if not growth.redoes:
-        planned = planned.only({file.uri for file in planned.files if file.rows})
-    intake.ids = unique_ids_of_job.check(intake.ledger, growth.job, planned, redo=growth.redoes)
+    planned = planned.only({file.uri for file in planned.files if file.rows})
+    intake.ids = unique_ids_of_job.check(intake.ledger, growth.job, planned)
     intake.plan = planned
 
 
@@ -553,47 +545,6 @@ def store_generation(intake: Intake) -> None:
     )
 
 
-def store_versions(intake: Intake) -> None:
-    """Newer versions in the place of files that the job has: their rows run again, and the old answers go, at
-    the end of the job where this process is cut off. Nothing is stored, and the files are planned again, where
-    a copy is gone or the job has other files than those whose ids were read.
-    """
-    job, planned = intake.grown.job, intake.plan
-    old_parts: list[str] = []
-    with intake.ledger.transaction() as connection:
-        job_submit.lock(connection, job.identity)
-        if not convert.are_there(job.spec.input, job.output_uri, planned.files):
-            return
-        if not unique_ids_of_job.still_known(connection, job, intake.ids):
-            return
-        # The engine before the job, as where failed loads fail jobs.
-        loads.lock(connection, job.id)
-        reopened = growing.open_job(connection, job)
-        for file in planned.files:
-            own = planned.only({file.uri})
-            pieces = [each.locator for each in own.batches() if each.locator is not None]
-            taken = None if job.spec.input.where is None else own.ranges()
-            old_parts += changed_files.reopen(connection, job.id, own.files[0], pieces, taken)
-        jobs.judge_anew(connection, job.id)
-        stale = generations.reopen(connection, job.id)
-        redone = {"files": [file.uri for file in planned.files[:100]], "rows": planned.rows_total}
-        audit_log.record(connection, "redo_changed", job.id, detail=redone)
-        watches.forget(connection, job.id, [file.uri for file in planned.files])
-        reached(Moment.APPENDING)
-    if reopened or stale:
-        withdraw(intake.ledger, job, stale)
-    with intake.ledger.transaction() as connection:
-        kept = table_commits.kept(connection, job.id)
-    # Behind the files that name the parts. Names are never used again, so no part of another goes.
-    places = (part_names.staged, part_names.final)
-    uris = [
-        place(job.output_uri, name) for place in places for name in old_parts if name not in kept
-    ]
-    if refused := storage.delete_all(uris):
-        log.warning("files_left", job_id=job.id, files=len(refused), why=first_few(refused, 3))
-    intake.answer = Appended(len(planned.files), planned.rows_total, 0, None, reopened)
-
-
 @dataclass(frozen=True, slots=True)
 class Way:
     """The steps of an intake: those that are taken once, and those that are taken until the plan is stored as
@@ -615,7 +566,6 @@ SUBMIT = Way(
     (check_batch_file, plan_files, check_columns, check_ids, ask_wings, arrange, store_job),
 )
 APPEND = Way((open_up, check_paths), (plan_files, check_fit, arrange_generation, store_generation))
-REDO = Way((open_up, check_paths), (plan_files, check_fit, store_versions))
 
 
 def _new_job(intake: Intake) -> NewJob:

@@ -27,30 +27,24 @@ Known = Sequence[SourceFile] | None
 """The files of a job when ids were read; None where no ids are read."""
 
 
-def check(ledger: Ledger, job: Job, plan: Plan, *, redo: bool = False) -> Known:
-    """BadInput where an id of the plan's new files, or with `redo` of new versions of files that the job
-    has, stands in another row of the job, too. Returns the files of the job that were read.
+def check(ledger: Ledger, job: Job, plan: Plan) -> Known:
+    """Return the files of the job that were read. BadInput if an id of the plan's new files is in another row of the
+    job, too.
     """
     if not job.spec.input.unique_id:
         return None
     with ledger.transaction() as connection:
         known = jobs.files(connection, job.id)
     schema = output_schema.deserialize(job.input_schema)
-    at = {file.uri: file.first_row for file in known}
-    if redo:
-        new = replace(plan, files=[replace(file, first_row=at[file.uri]) for file in plan.files])
-    else:
-        # A file that another append stored since the plan was made is not new. This append leaves that file
-        # out again when it stores the rest.
-        new = plan.only({file.uri for file in plan.files} - at.keys())
-        new = new.behind(sum(file.rows for file in known))
-    new = replace(new, schema=schema)
-    replaced = {file.uri for file in new.files}
+    # A file that another append stored since the plan was made is not new. This append leaves that file
+    # out again when it stores the rest.
+    new = plan.only({file.uri for file in plan.files} - {file.uri for file in known})
+    new = replace(new.behind(sum(file.rows for file in known)), schema=schema)
     with spill_folder() as folder:
         count = RepeatCount(folder)
         for rows, ids in ids_of(job.spec, new):
             count.add(rows, ids)
-        for rows, ids in _known_ids(ledger, job, [f for f in known if f.uri not in replaced]):
+        for rows, ids in _known_ids(ledger, job, known):
             count.add(rows, ids)
         refuse(job.spec, new, count.result())
     return known

@@ -78,7 +78,7 @@ def lines(found: Watching) -> list[str]:
         said.append(f"{_files(count)} pending: planned if unchanged at the next check")
     if row["error"] is not None:
         said.append(f"the last look came to nothing: {row['error']}")
-    said += [_sentence(file, row["job"]) for file in found.files]
+    said += [_sentence(file) for file in found.files]
     counts = {each: row[f"files_{each}"] for each in ("refused", "changed", "gone")}
     for state, count in {"waiting": found.without_room, **counts}.items():
         if (more := count - MOST_FILES) > 0:
@@ -94,7 +94,7 @@ def how_to_end(job_id: int) -> str:
     )
 
 
-def _sentence(file: UnplannedFile, job_id: int) -> str:
+def _sentence(file: UnplannedFile) -> str:
     if file.state == "waiting":
         return f"waits: {file.why}"
     if file.state == "refused":
@@ -102,8 +102,8 @@ def _sentence(file: UnplannedFile, job_id: int) -> str:
     if file.state == "gone":
         return f"gone since it was planned: {file.uri}"
     return (
-        f"changed since it was planned, and left as it was: {file.uri}; `nightshift submit --append "
-        f"{job_id} --redo-changed` runs its rows again"
+        f"changed since it was planned, and left as it was: {file.uri}; the spec of the job, submitted with --new and "
+        "another output directory, runs its rows again"
     )
 
 

@@ -235,13 +235,6 @@ MUTANTS = (
         (f"{GROWTH}::test_a_sweep_that_lost_its_lock_takes_no_copy_of_a_later_append",),
     ),
     Mutant(
-        "redone files look for their copies under the lock of the sweep",
-        "producer/submit/intake.py",
-        "        if not convert.are_there(job.spec.input, job.output_uri, planned.files):\n",
-        "        if False:\n",
-        (f"{GROWTH}::test_the_copy_of_a_changed_file_outlives_a_finish_that_sweeps",),
-    ),
-    Mutant(
         "an append makes a manifest stale that is being written",
         "producer/submit/growing.py",
         "    jobs.count_change(connection, job.id)\n",

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from nightshift.common import storage
 from nightshift.common.descriptor import RowRanges
-from nightshift.common.errors import BadInput
 from nightshift.common.formats.jsonl import examine
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.connection import Connection
@@ -164,15 +163,6 @@ def test_each_generation_is_arranged_by_itself(site: Arranged) -> None:
     later = [row for rows in site.batches()[3:] for row in rows]
     assert sorted(later) == list(range(25, 67))
     assert later != sorted(later)
-
-
-def test_a_changed_file_of_an_arranged_job_is_not_run_again(site: Arranged) -> None:
-    site.submit_files(("a.parquet", 25))
-    site.done()
-    pq.write_table(pa.table({"id": site.ids, "text": ["new"] * 25}), site.folder / "in/a.parquet")
-    with pytest.raises(BadInput, match=r"are arranged \(batch.arrange\) and stand in batches"):
-        site.append(site.folder / "in/a.parquet", redo=True)
-    assert site.agrees() == {}
 
 
 def test_a_second_submit_makes_a_copy_again_that_is_gone(site: Arranged) -> None:

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from nightshift.common import storage
-from nightshift.common.errors import BadInput, LedgerUnavailable, StorageUnavailable
+from nightshift.common.errors import BadInput, LedgerUnavailable
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import job_submit, jobs, watches
 from nightshift.common.ledger.jobs.jobs import Job
@@ -208,7 +208,7 @@ def test_files_from_elsewhere_and_copied_formats_are_appended_by_name(site: Grow
     with pytest.raises(BadInput, match=r"changed.*a\.jsonl") as refused:
         site.submit_again()
     assert "more.csv" not in str(refused.value)
-    assert "--redo-changed" in str(refused.value)
+    assert "--new with another output directory" in str(refused.value)
 
 
 def test_the_same_spec_finds_the_job_that_grew_and_changed_files_are_refused(site: Grown) -> None:
@@ -389,113 +389,19 @@ def is_locked(ledger: Ledger, job: Job) -> bool:
 # ---------------------------------------------------------------- changed files
 
 
-def test_the_copy_of_a_changed_file_outlives_a_finish_that_sweeps(
-    site: Grown, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Finish sweeps the copy of the new version after it was made, before the new state is stored."""
-    place = site.folder / "in" / "a.csv"
-    place.parent.mkdir()
-    place.write_text("id,text\na-0,old\n")
-    site.submit_again()
-    site.run(SHOUT)
-    place.write_text("id,text\na-0,newer\n")
-    plan, plans = intake.plan_files, []
-
-    def plan_then_finish(on_its_way: Intake) -> None:
-        plan(on_its_way)
-        plans.append(on_its_way.plan)
-        if len(plans) == 1:
-            assert site.finish() is JobState.COMPLETED
-
-    plan_by(monkeypatch, "REDO", plan_then_finish)
-    assert site.append(redo=True).redone_rows == 1
-    assert len(plans) == 2
-    assert site.done() is JobState.COMPLETED
-    assert [row["loud"] for row in site.output()] == ["NEWER"]
-
-
-def test_old_answers_stay_where_the_copy_of_a_changed_file_vanishes_again_and_again(
-    site: Grown, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = site.folder / "in" / "a.csv"
-    place.parent.mkdir()
-    place.write_text("id,text\na-0,old\n")
-    site.submit_again()
-    assert site.done() is JobState.COMPLETED
-    place.write_text("id,text\na-0,newer\n")
-    plan = intake.plan_files
-
-    def plan_then_sweep(on_its_way: Intake) -> None:
-        plan(on_its_way)
-        sweep_copies.sweep_copies(site.ledger, site.job)
-
-    plan_by(monkeypatch, "REDO", plan_then_sweep)
-    with pytest.raises(StorageUnavailable, match=r"a\.csv .* vanish: append again"):
-        site.append(redo=True)
-    assert site.job.state is JobState.COMPLETED
-    assert [row["loud"] for row in site.output()] == ["OLD"]
-
-
-@pytest.mark.parametrize("name", ["b.parquet", "b.jsonl", "b.csv"])
-def test_rows_of_a_changed_file_run_again_only_when_that_is_asked(site: Grown, name: str) -> None:
-    def write(word: str) -> None:
-        place = site.folder / "in" / name
-        rows = [{"id": f"b-{n}", "text": word * (n + 1)} for n in range(23)]
-        if name.endswith(".parquet"):
-            pq.write_table(pa.Table.from_pylist(rows), place)
-        elif name.endswith(".jsonl"):
-            place.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        else:
-            lines = [f"{row['id']},{row['text']}" for row in rows]
-            place.write_text("\n".join(["id,text", *lines]) + "\n")
-
-    (site.folder / "in").mkdir()
-    write("old")
-    site.submit_files(("a.parquet", 5), ("c.parquet", 5))
-    site.come(("d.parquet", 5))
-    site.append()
-    assert site.done() is JobState.COMPLETED
-    write("newer")
-
-    taken = site.append()
-    assert [Path(uri).name for uri in taken.changed] == [name]
-    assert site.job.state is JobState.COMPLETED
-
-    taken = site.append(redo=True)
-    assert ([Path(uri).name for uri in taken.redone], taken.redone_rows) == ([name], 23)
-    assert taken.changed == []
-    assert site.generation(1) is None
-    assert site.generation(2) is not None
-    assert site.done() is JobState.COMPLETED
-    assert agreed(site.ledger, site.job, site.folder) == {}
-    loud = [row["loud"] for row in site.output() if row["id"].startswith("b-")]
-    assert loud == ["NEWER" * (n + 1) for n in range(23)]
-    assert site.generation(1) is not None
-    assert len(site.output()) == 38
-    assert site.append(redo=True).redone == []
-
-
-def test_a_changed_file_with_other_rows_is_refused_and_stays_as_it_was(site: Grown) -> None:
+def test_an_append_names_a_changed_file_and_leaves_its_rows_as_they_are(site: Grown) -> None:
     site.submit_files(("a.parquet", 5))
     assert site.done() is JobState.COMPLETED
     write_rows(site.folder / "in", [("a.parquet", 6)])
-    with pytest.raises(BadInput, match="has 6 rows and had 5"):
-        site.append(redo=True)
-    assert site.job.state is JobState.COMPLETED
+    site.come(("b.parquet", 5))
+    taken = site.append()
+    assert [Path(uri).name for uri in taken.changed] == ["a.parquet"]
+    assert taken.appended.rows == 5
+    [_, said] = append_command.summary(site.job, taken)
+    assert "a.parquet; their rows stay as they are" in said
+    assert "--new" in said
+    assert site.done() is JobState.COMPLETED
     assert output_ids(site.folder / "out") == site.ids
-
-
-def test_a_changed_file_is_not_redone_while_somebody_works_on_it(site: Grown) -> None:
-    site.submit_files(("a.parquet", 15))
-    site.admit(1)
-    site.ask("""
-        UPDATE batches SET state = 'leased', owner = 'w', attempt = 1,
-               lease_expires_at = now() + interval '1 hour' WHERE state = 'queued' RETURNING id
-    """)
-    rows = [{"id": f"a-{n}", "text": "other"} for n in range(15)]
-    pq.write_table(pa.Table.from_pylist(rows), site.folder / "in" / "a.parquet")
-    with pytest.raises(BadInput, match="being worked on"):
-        site.append(redo=True)
 
 
 # ---------------------------------------------------------------- watched inputs

@@ -136,9 +136,9 @@ def test_rows_beyond_the_limit_are_not_looked_at(site: Site) -> None:
     assert submitted(site, unique_id=True, limit=25).rows == 25
 
 
-def taken(site: Site, *names: str, redo: bool = False) -> append_command.Taken:
+def taken(site: Site, *names: str) -> append_command.Taken:
     uris = [str(site.folder / "in" / name) for name in names]
-    return append_command.take(site.ledger, site.job, uris, Settings(), redo=redo)
+    return append_command.take(site.ledger, site.job, uris, Settings())
 
 
 def test_the_ids_of_appended_files_must_differ_from_those_of_every_generation(site: Site) -> None:
@@ -166,21 +166,6 @@ def test_ids_of_a_file_that_is_gone_are_those_of_its_answers(site: Site) -> None
         taken(site, "b.parquet")
     write(site, "c.parquet", ["n-1"])
     assert taken(site, "c.parquet").appended.rows == 1
-    assert site.work(moody()) is JobState.COMPLETED
-
-
-def test_the_new_version_of_a_file_may_repeat_its_own_ids_and_no_others(site: Site) -> None:
-    write(site, "a.jsonl", ["k-1", "k-2"])
-    write(site, "b.jsonl", ["k-3", "k-4"])
-    submitted(site, unique_id=True)
-    assert site.work(moody()) is JobState.COMPLETED
-    write(site, "b.jsonl", ["k-3", "k-1 "])
-    assert taken(site, "b.jsonl", redo=True).redone_rows == 2
-    write(site, "b.jsonl", ["k-3", "k-1"])
-    with pytest.raises(BadInput, match="the id 'k-1' stands in two rows of the input, 0 and 3"):
-        taken(site, "b.jsonl", redo=True)
-    write(site, "b.jsonl", ["k-3", "k-1 "])
-    taken(site, "b.jsonl", redo=True)
     assert site.work(moody()) is JobState.COMPLETED
 
 

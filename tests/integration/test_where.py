@@ -233,24 +233,6 @@ def test_an_estimate_and_a_pilot_are_of_rows_that_match(site: Chosen) -> None:
     assert {row["stars"] >= 6 for row in pq.read_table(file.uri).to_pylist()} == {True}
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
-def test_a_changed_file_runs_again_where_the_same_rows_match(site: Chosen, suffix: str) -> None:
-    site.come_rows(f"a.{suffix}", 20)
-    site.come_rows(f"b.{suffix}", 30)
-    site.submit_where()
-    assert site.done() is JobState.COMPLETED
-    site.come_rows(f"b.{suffix}", 30, first=1000)
-    assert site.append(redo=True).redone_rows == 12
-    assert site.done() is JobState.COMPLETED
-    assert site.indices() == matching(range(20), range(20, 50))
-    assert [row["id"] for row in site.output()][-1] == "b-1029"
-    assert verify(site.ledger, site.job) == []
-    site.come_rows(f"b.{suffix}", 30, first=1)
-    with pytest.raises(BadInput, match=r"other rows of .* match input\.where than before"):
-        site.append(redo=True)
-    assert verify(site.ledger, site.job) == []
-
-
 def test_rows_that_match_are_arranged_and_collected_in_dataset_order(
     site: Chosen, tmp_path: Path
 ) -> None:
