@@ -23,9 +23,6 @@ GENERATIONS = "_generations"
 JUDGED = "_judged"
 """Folder with the rows that a judge's job reads, in the output directory."""
 
-TABLE = "_table"
-"""Folder with parts as a table has them, where these lack rows, in the output directory."""
-
 BARE = "-bare"
 """Marks the name of a part that was written before the columns of its function were known."""
 

@@ -33,11 +33,8 @@ class TableSpec(Section):
     mode: Literal["append", "overwrite", "merge"] = Field(
         "append",
         description="append adds the rows; overwrite puts them in the place of all rows of the table; merge puts "
-        "them in the place of rows with the same id (`input.id`), and adds the others.",
-    )
-    errors: Literal["keep", "drop"] = Field(
-        "keep",
-        description="Whether rows with an error are rows of the table. drop writes parts with such rows anew.",
+        "them in the place of rows with the same id (`input.id`), and adds the others; a row with an error replaces "
+        "none.",
     )
     keep_days: int = Field(
         7,

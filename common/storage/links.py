@@ -16,7 +16,7 @@ from pathlib import Path
 from nightshift.common.errors import BadInput
 from nightshift.common.storage import walls
 
-OWN_FOLDERS = frozenset({"_attempts", "_generations", "_input", "_judged", "_ledger", "_table"})
+OWN_FOLDERS = frozenset({"_attempts", "_generations", "_input", "_judged", "_ledger"})
 """Folders that we make in an output directory. A link in place of one, or in one, is not followed."""
 
 

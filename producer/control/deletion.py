@@ -143,8 +143,6 @@ def files_of(ledger: Ledger, job: Job) -> Iterator[str]:
         sources = jobs.files(connection, job.id)
     own = [part_names.archived(job.output_uri, name) for name in archived]
     generations = part_names.final(job.output_uri, part_names.GENERATIONS)
-    of_table = part_names.final(job.output_uri, part_names.TABLE)
-    own += [f"{of_table}/{name}" for name in storage.list_names(of_table)]
     own += [
         f"{generations}/{name}"
         for name in storage.list_names(generations)

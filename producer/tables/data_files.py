@@ -34,38 +34,26 @@ LAST_CHARACTER = "\U0010ffff"
 
 @dataclass(frozen=True, slots=True)
 class PartsOfTable:
-    """The parts of a job as files of its table. With `drops_errors` a part that has rows with an error is written
-    anew without them, in a folder of its own.
-    """
+    """The parts of a job as files of its table."""
 
     job: Job
     schema: pa.Schema
-    drops_errors: bool
 
     @classmethod
     def of(cls, job: Job) -> "PartsOfTable":
         """The parts of a job."""
-        assert job.spec.output.table is not None
-        drops_errors = job.spec.output.table.errors == "drop"
-        return cls(job, written_schema(part_files.schema_of(job)), drops_errors)
-
-    def place(self, part: TableFile) -> str:
-        """The address of the file that stands for a part in the table."""
-        if self.drops_errors and part.rows_failed:
-            return part_names.final(self.job.output_uri, f"{part_names.TABLE}/{part.name}")
-        return part_names.final(self.job.output_uri, part.name)
+        return cls(job, written_schema(part_files.schema_of(job)))
 
     def checked(self, parts: Sequence[TableFile]) -> list[DataFile]:
-        """The files of parts, each looked at; parts without a row for the table have none. Raises CommitRefused for a
-        part that is gone or is not what the ledger says, StorageUnavailable.
+        """Return the files of parts, each looked at. Raises CommitRefused for a part that is gone or is not what the
+        ledger says, StorageUnavailable.
         """
-        wanted = [part for part in parts if self._rows(part)]
-        with ThreadPoolExecutor(min(THREADS, max(1, len(wanted)))) as threads:
-            return list(threads.map(storage.carried(self._checked), wanted))
+        with ThreadPoolExecutor(min(THREADS, max(1, len(parts)))) as threads:
+            return list(threads.map(storage.carried(self._checked), parts))
 
     def places(self, parts: Sequence[TableFile]) -> list[str]:
-        """The addresses of the files that stand for parts; a part without a row for the table has none."""
-        return [self.place(part) for part in parts if self._rows(part)]
+        """Return the URIs of parts."""
+        return [part_names.final(self.job.output_uri, part.name) for part in parts]
 
     def batches(
         self, parts: Sequence[TableFile], instead_of: Sequence[TableFile] = ()
@@ -88,23 +76,14 @@ class PartsOfTable:
                 continue
         return found
 
-    def _rows(self, part: TableFile) -> int:
-        return part.rows - (part.rows_failed if self.drops_errors else 0)
-
     def _checked(self, part: TableFile) -> DataFile:
         uri = part_names.final(self.job.output_uri, part.name)
-        found = self._looked_at(part, uri, part.rows)
+        found = self._looked_at(part, uri)
         if found.bytes != part.bytes:
             raise CommitRefused(
                 f"{uri} has {counted(found.bytes, 'byte')}, and the ledger says {part.bytes:,}: {self._way_back}"
             )
-        place = self.place(part)
-        if place == uri:
-            return found
-        if not storage.exists(place, links=False):
-            made_by = part_files.store(self.job).provenance(uri)
-            part_rows.write_batches(place, self._rows_of(part), self.schema, "parquet", made_by)
-        return self._looked_at(part, place, self._rows(part))
+        return found
 
     @property
     def _way_back(self) -> str:
@@ -116,10 +95,9 @@ class PartsOfTable:
 
     def _rows_of(self, part: TableFile) -> Iterator[pa.RecordBatch]:
         uri = part_names.final(self.job.output_uri, part.name)
-        for batch in part_rows.iter_part_batches(uri, "parquet", self.schema):
-            yield batch.filter(batch.column("error").is_null()) if self.drops_errors else batch
+        yield from part_rows.iter_part_batches(uri, "parquet", self.schema)
 
-    def _looked_at(self, part: TableFile, uri: str, rows: int) -> DataFile:
+    def _looked_at(self, part: TableFile, uri: str) -> DataFile:
         try:
             size = storage.stat(uri, links=False).size
             footer = read_footer(uri)
@@ -129,11 +107,11 @@ class PartsOfTable:
         columns = footer.schema.remove_metadata()
         if not _bare(columns).equals(_bare(self.schema)):
             raise CommitRefused(f"{uri} has other columns than the job: {columns.to_string()}")
-        if footer.starts[-1] != rows:
+        if footer.starts[-1] != part.rows:
             raise CommitRefused(
-                f"{uri} holds {counted(footer.starts[-1], 'row')}, and the ledger says {rows:,}: {self._way_back}"
+                f"{uri} holds {counted(footer.starts[-1], 'row')}, and the ledger says {part.rows:,}: {self._way_back}"
             )
-        return DataFile(uri, size, rows, *statistics(footer.metadata))
+        return DataFile(uri, size, part.rows, *statistics(footer.metadata))
 
 
 def _digest(row: dict[str, Any]) -> int:

@@ -218,7 +218,7 @@ class DeltaTables:
                 target_alias="t",
                 commit_properties=properties,
             )
-            .when_matched_update_all()
+            .when_matched_update_all('s."error" IS NULL')
             .when_not_matched_insert_all()
             .execute()
         )

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nightshift.common import storage
 from nightshift.common.errors import StorageUnavailable
@@ -140,7 +141,13 @@ class IcebergTables:
                 # pyiceberg wants the order of the table's columns.
                 wanted = seen.handle.schema().as_arrow()
                 rows = rows.select(wanted.names).cast(wanted)
-                transaction.upsert(rows, join_cols=[change.key])
+                failed = pc.is_valid(rows.column("error"))
+                for some, may_replace in ((pc.invert(failed), True), (failed, False)):
+                    merged = rows.filter(some)
+                    if merged.num_rows:
+                        transaction.upsert(
+                            merged, join_cols=[change.key], when_matched_update_all=may_replace
+                        )
                 return
         gone = _files(seen) if change.overwrite else _of(seen, change.remove)
         if change.add and not gone:

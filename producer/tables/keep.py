@@ -71,8 +71,7 @@ def _remove(ledger: Ledger, settings: Settings, job_id: int, names: list[str]) -
     named = _named(job, settings)
     still = {uri.rpartition("/")[2] for uri in named}
     going = [name for name in names if name not in still]
-    places = [place for name in going for place in (name, f"{part_names.TABLE}/{name}")]
-    uris = [part_names.final(job.output_uri, place) for place in places]
+    uris = [part_names.final(job.output_uri, name) for name in going]
     for uri in owned_files.held(ledger, job, uris):
         storage.delete(uri)
     with ledger.transaction() as connection:

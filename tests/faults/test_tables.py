@@ -89,16 +89,17 @@ class Run:
     site: TableSite
     name: str
     mode: str
-    errors: str
     scopes: list[Scope]
     replaces: Rows = frozenset()
     waiting: list[str] = field(default_factory=list)
     at_cancel: Rows | None = None
     has_failed: bool = False
+    kept_ids: frozenset[str] = frozenset()
+    """Ids of the table before a merge: a row with an error replaces none of them."""
 
     def rows(self, ids: list[str], failing: bool) -> Rows:
         every = frozenset((self.name, each, not (failing and each.endswith("3"))) for each in ids)
-        return frozenset(row for row in every if row[2] or self.errors == "keep")
+        return frozenset(row for row in every if row[2] or row[1] not in self.kept_ids)
 
 
 class Lake:
@@ -132,7 +133,7 @@ class Lake:
 
     # ------------------------------------------------------------ jobs
 
-    def submit(self, mode: str, errors: str) -> None:
+    def submit(self, mode: str) -> None:
         name = f"job{self.rounds}"
         site, chance = self.site, self.chance
         before = sorted(row[1] for row in self.settled if row[0] != "foreign")
@@ -143,11 +144,11 @@ class Lake:
         data["input"]["unique_id"] = True
         data["output"]["columns"] = ["text"]
         data["output"]["schema"] = {"loud": "string"}
-        data["output"]["table"] = site.table_spec(
-            mode=mode, errors=errors, keep_days=chance.choice([0, 7])
-        )
+        data["output"]["table"] = site.table_spec(mode=mode, keep_days=chance.choice([0, 7]))
         site.job_id = submit(self.ledger, parse_spec(data, "test"), site.settings).job_id
-        self.run = Run(site, name, mode, errors, [Scope(ids)])
+        self.run = Run(site, name, mode, [Scope(ids)])
+        if mode == "merge":
+            self.run.kept_ids = frozenset(row[1] for row in self.settled)
         if mode == "overwrite":
             self.run.replaces = self.settled
 
@@ -314,8 +315,10 @@ class Lake:
         self._check_files()
         return own
 
-    def _rows_by_ledger(self, job: Job) -> int:
-        """How many rows of the job the table has, as the ledger knows it; nobody is at it now."""
+    def _rows_by_ledger(self, job: Job) -> tuple[int, int]:
+        """How many rows of the job the table has, and how many of them failed, as the ledger knows it; nobody is at it
+        now.
+        """
         with self.ledger.transaction() as connection:
             assert not connection.scalar(
                 text("SELECT count(*) FROM table_commits WHERE state = 'open'")
@@ -327,7 +330,7 @@ class Lake:
                 ),
                 {"id": job.id, "names": list(table_commits.in_table(connection, job.id))},
             ).one()
-        return int(every - failed if self.run.errors == "drop" else every)
+        return int(every), int(failed)
 
     def _check_files(self) -> None:
         for path, size in self._files():
@@ -410,13 +413,13 @@ class Lake:
             if chance.random() < 0.3:
                 self.thaw()
 
-    def round(self, mode: str, errors: str, plot: str) -> None:
+    def round(self, mode: str, plot: str) -> None:
         """One job: its rows, its reapers, what happens to it meanwhile, and its end."""
         chance = self.chance
         if self.rounds % ROUNDS_A_TABLE == 0 and self.rounds:
             self.thaw()
             self._begin_table(self.site.boots)
-        self.submit(mode, errors)
+        self.submit(mode)
         self.work(failing=chance.random() < 0.6)
         usual = ["gc", "expire", "delete", "foreign", "checkpoints"]
         if plot == "growing":
@@ -458,14 +461,16 @@ class Lake:
             assert run.mode == "overwrite"
             assert "which mode overwrite would lose" in str(job.reason)
             assert not own
-        assert len(own) == self._rows_by_ledger(job)
+        every, failed = self._rows_by_ledger(job)
+        assert sum(answered for *_, answered in own) == every - failed
+        assert len(own) == every or run.mode == "merge"
         # A job that nobody can finish is closed without a manifest.
         assert job.state is JobState.FAILED or verify(ledger, job) == []
         self.done[f"{run.mode} {job.state}"] += 1
         self.settled = frozenset(self._rows())
         self.foreign.clear()
         self.old.append(job)
-        self.run = Run(run.site, "nobody", "append", "keep", [])
+        self.run = Run(run.site, "nobody", "append", [])
 
 
 class Beside(threading.Thread):
@@ -489,16 +494,15 @@ class Beside(threading.Thread):
 
 
 ROUNDS = (
-    ("append", "keep", "retry"),
-    ("append", "keep", "growing"),
-    ("append", "drop", "retry"),
-    ("append", "keep", "cancel"),
-    ("append", "keep", "append"),
-    ("overwrite", "keep", "retry"),
-    ("overwrite", "drop", "append"),
-    ("merge", "keep", "retry"),
-    ("merge", "drop", "cancel"),
-    ("append", "drop", "growing"),
+    ("append", "retry"),
+    ("append", "growing"),
+    ("append", "cancel"),
+    ("append", "append"),
+    ("overwrite", "retry"),
+    ("overwrite", "append"),
+    ("merge", "retry"),
+    ("merge", "retry"),
+    ("merge", "cancel"),
 )
 
 

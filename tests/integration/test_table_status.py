@@ -77,14 +77,13 @@ def test_a_job_says_what_of_it_is_in_the_table_and_so_does_its_manifest(
     assert (manifest["version"], manifest["rows"]) == (version, 40)
 
 
-def test_rows_that_were_dropped_are_not_counted(
+def test_of_a_merge_rows_with_an_answer_are_counted(
     site: TableSite, said: Callable[[], tuple[str, dict[str, Any]]]
 ) -> None:
-    site.start(40, errors="drop")
+    site.start(40, of_input={"unique_id": True}, mode="merge")
     site.work(moody(3))
     _, facts = said()
     assert (facts["table"]["rows"], facts["table"]["parts"]) == (36, 4)
-    assert len(site.table_ids()) == 36
 
 
 def test_a_refused_commit_is_told_with_its_reason(

@@ -294,17 +294,6 @@ def test_a_table_that_was_dropped_under_a_job_is_not_filled_with_the_rest(site: 
     assert not site.exists()
 
 
-def test_with_errors_drop_a_part_whose_rows_all_failed_runs_again(site: TableSite) -> None:
-    site.start(20, errors="drop")
-    with site.ledger.transaction() as connection:
-        connection.exec_driver_sql("UPDATE jobs SET max_failed_fraction = 1")
-    site.work(says("x", *range(10)))
-    assert len(site.table_ids()) == 10
-    assert site.retry() == 10
-    assert site.work(says("y")) is JobState.COMPLETED
-    assert site.table_ids() == sorted(site.ids)
-
-
 def test_overwrite_leaves_a_table_of_others_that_can_be_read(iceberg: TableSite) -> None:
     """Only pyiceberg's `add_files` says which column of a file without ids is which."""
     rows = pa.table({"row_index": [1], "id": ["x"], "loud": ["y"]})

@@ -94,7 +94,7 @@ def test_an_output_directory_may_itself_be_reached_by_a_link(tmp_path: Path) -> 
 
 def test_storage_knows_every_folder_that_we_make_in_an_output() -> None:
     made = {part_names.STAGING, part_names.JUDGED, part_names.ARCHIVE, part_names.GENERATIONS}
-    made |= {input_copies.FOLDER, part_names.TABLE}
+    made |= {input_copies.FOLDER}
     assert made == storage.OWN_FOLDERS
 
 

@@ -381,8 +381,8 @@ def forget(connection: Connection, job_id: int, names: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What is known of the table of a job: how many parts and rows of the job it has, the version of the last commit
-    that it has, the last commit that was begun and its moment.
+    """What is known of the table of a job: how many parts and rows of the job it has (of a merge, rows with an
+    answer), the version of the last commit that it has, the last commit that was begun and its moment.
     """
 
     commit: TableCommit | None
@@ -401,7 +401,7 @@ def status(connection: Connection, job_id: int) -> TableState | None:
     statement = text(f"""
         SELECT count(*) FILTER (WHERE kept > 0) AS files, coalesce(sum(kept), 0)::bigint AS rows
         FROM (
-            SELECT f.rows - CASE j.spec #>> '{{output,table,errors}}' WHEN 'drop' THEN f.rows_failed ELSE 0 END AS kept
+            SELECT f.rows - CASE j.spec #>> '{{output,table,mode}}' WHEN 'merge' THEN f.rows_failed ELSE 0 END AS kept
             FROM table_files f JOIN jobs j ON j.id = f.job_id
             WHERE f.job_id = :id AND f.part_name IN ({IN_TABLE})
         ) AS found
