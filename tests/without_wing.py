@@ -43,11 +43,11 @@ ABOUT = {
     "tables": ("integration/test_table_", "matrix/test_matrix.py::test_each_command"),
     "tune": (
         "integration/test_trials.py",
-        "integration/test_tune_changes.py",
+        "integration/test_tune_pool.py",
         "integration/test_tunings.py",
         "unit/test_halving.py",
         "unit/test_tune.py",
-        "unit/test_tune_changes.py",
+        "unit/test_tune_arguments.py",
     ),
     "archive": (
         "integration/test_client_expectations.py::"

@@ -99,26 +99,10 @@ def _kept(ledger: Ledger, spec: JobSpec) -> list[Tuning]:
 
 
 def _source(found: Tuning, slots: Mapping[str, int], *, is_here: bool) -> str:
-    """The hardware that decided, and by which rule; which arguments may change answers, and how far."""
-    return _rule(found, slots, is_here=is_here) + _caution(found)
-
-
-def _rule(found: Tuning, slots: Mapping[str, int], *, is_here: bool) -> str:
+    """The hardware that decided, and by which rule."""
     if is_here:
         return f"{found.hardware}, the hardware of this machine"
     if not slots:
         return f"{found.hardware}, the only tuned hardware; the pool has no live slot"
     own, every = slots[found.hardware], sum(slots.values())
     return f"{found.hardware}, which {own:,} of {every:,} live slots of the pool have"
-
-
-def _caution(found: Tuning) -> str:
-    said = ""
-    if found.changed:
-        measured = found.detail.get("said", "the agreement is not known")
-        said = f"; {as_text(found.changed)} may change answers: {measured}"
-    if found.of_spec:
-        said += f"; {as_text(found.of_spec)} of the spec that was tuned may change answers, not compared"
-    if found.left_out:
-        said += f"; {as_text(found.left_out)} of the spec that was tuned may change answers, and is left out"
-    return said

@@ -33,19 +33,8 @@ def tune(
             "--try",
             metavar="NAME=VALUE,VALUE",
             help="Values of an engine argument to try: JSON, or words between commas; once for each "
-            "argument. max_num_seqs, max_num_batched_tokens, kv_cache_dtype, quantization and "
-            "speculative_config are tried in any case, with the values that are named here or else with "
-            "a few of their own.",
-        ),
-    ] = None,
-    min_agreement: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Keep arguments that may change answers, such as kv_cache_dtype, if at least this share "
-            "of the answers (0 to 1) is equal to those of the spec's own arguments. Without it none of "
-            "these is kept for args: auto, nor those of the spec itself.",
-            show_default=False,
+            "argument. max_num_seqs and max_num_batched_tokens are tried in any case, with the values that "
+            "are named here or else with a few of their own.",
         ),
     ] = None,
     as_json: context.AsJson = False,
@@ -53,10 +42,9 @@ def tune(
     """Find the engine arguments that run a spec fastest here; kept for `args: auto`.
 
     Random rows of the input run with each combination, the fastest go on with more rows. A trial
-    whose engine does not start or runs out of memory is a line in the table. Arguments that may change answers
-    are tried last, one at a time, and their answers are compared with those of the spec's own arguments.
+    whose engine does not start or runs out of memory is a line in the table. Only arguments that cannot change
+    answers are tried.
     """
-    least = share(min_agreement)
     settings = context.command_settings()
     spec = job_spec(target, flags)
     from nightshift.producer.tune.table import as_json as json_of
@@ -65,19 +53,12 @@ def tune(
 
     named = tried_values(values or ())
     messages = context.console(stderr=as_json)
-    tuned = run_tune(spec, settings, named, messages, rows=rows, min_agreement=least)
+    tuned = run_tune(spec, settings, named, messages, rows=rows)
     if as_json:
         context.print_json(json_of(tuned))
     else:
         show(tuned, messages)
     tuned.refuse_without_result()
-
-
-def share(given: float | None) -> float | None:
-    """The share of --min-agreement; BadInput for a number that is none."""
-    if given is not None and not 0 <= given <= 1:
-        raise BadInput(f"--min-agreement {given:g} is not a share from 0 to 1, such as 0.98")
-    return given
 
 
 def tried_values(texts: Sequence[str]) -> dict[str, list[Any]]:

@@ -13,14 +13,13 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.engines import tunings
 from nightshift.common.ledger.jobs import jobs, spending
 from nightshift.common.ledger.jobs.jobs import Job
-from nightshift.common.spec import GenerateTask, JobSpec, parse_spec
+from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import JobState
 from nightshift.common.text import counted
 from nightshift.producer.control import job_moves
 from nightshift.producer.estimate.pilot_place import PilotPlace
 from nightshift.producer.submit.auto_args import as_text
 from nightshift.producer.submit.paths import resolved
-from nightshift.producer.tune.agreement import Agreement, compared
 from nightshift.producer.tune.refusal import refusal
 
 _AUTO = ("args", "args_auto", "args_from")
@@ -31,19 +30,13 @@ MOST_BATCH_ROWS = 1_000_000
 
 @dataclass(slots=True)
 class Candidate:
-    """Arguments that are tried, the rows/s of an engine with each number of rows, the trials with them, and why
-    a trial did not come to its end. `agreement` is that of its answers with those of the spec's own arguments;
-    `changed` are the arguments that may change answers. `greedy` are the trials with the likeliest answers,
-    None for one that did not come to its end.
+    """Arguments that are tried, the rows/s of an engine with each number of rows, and why a trial did not come to its
+    end.
     """
 
     args: Mapping[str, Any]
     rates: dict[int, float] = field(default_factory=dict)
     problem: str | None = None
-    changed: Mapping[str, Any] = field(default_factory=dict)
-    jobs: dict[int, Job] = field(default_factory=dict)
-    greedy: dict[int, Job | None] = field(default_factory=dict)
-    agreement: Agreement | None = None
 
     @property
     def last(self) -> tuple[int, float]:
@@ -92,16 +85,12 @@ class Trials:
     started: dict[int, Job] = field(default_factory=dict)
     asked: dict[int, int] = field(default_factory=dict)
 
-    def spec_of(
-        self, args: Mapping[str, Any], rows: int, again: int = 1, *, greedy: bool = False
-    ) -> JobSpec:
-        """The spec of a trial, which is checked as one that somebody wrote; `greedy` draws no samples.
+    def spec_of(self, args: Mapping[str, Any], rows: int, again: int = 1) -> JobSpec:
+        """The spec of a trial, which is checked as one that somebody wrote.
 
         One batch keeps it on one engine. Rows that fail are looked at when it is over.
         """
         spec = self.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        if greedy:
-            spec["task"] = greedy_task(spec["task"])
         engine = {key: each for key, each in spec["engine"].items() if key not in _AUTO}
         limits = {key: each for key, each in spec.get("limits", {}).items() if key != "finish_by"}
         limits |= {"max_parallel": 1, "max_failed_fraction": 1}
@@ -129,18 +118,7 @@ class Trials:
         """The rows/s of an engine with these arguments; None, with the problem noted, for a trial that
         did not come to its end. Such a trial is cancelled, also when the command ends in it.
         """
-        job, ran, candidate.problem = self._tried(candidate, rows)
-        if ran is None:
-            return None
-        there, rate = ran
-        candidate.rates[there], candidate.jobs[there], self.asked[there] = rate, job, rows
-        return rate
-
-    def _tried(
-        self, candidate: Candidate, rows: int, *, greedy: bool = False
-    ) -> tuple[Job, tuple[int, float] | None, str | None]:
-        """The job of a trial at its end, its rows and their rate, or why there is no rate."""
-        job = self._start(candidate, rows, greedy=greedy)
+        job = self._start(candidate, rows)
         watch = Watch(self.place.ledger, job)
         try:
             job = self.place.work_on(job, watch)
@@ -148,48 +126,12 @@ class Trials:
             watch.problem = str(error)
         finally:
             self._end(job)
-        return job, *_rate(self.place.ledger, job, watch.problem)
-
-    @property
-    def is_sampled(self) -> bool:
-        """Whether the answers of the spec are drawn, so that two runs differ in any case."""
-        task = self.spec.task
-        if not isinstance(task, GenerateTask):
-            return False
-        own = "temperature" in task.sampling_columns.named
-        return own or task.sampling.temperature > 0
-
-    def answers(self, candidate: Candidate, rows: int) -> Job | None:
-        """The job whose answers are compared: the trial of a candidate with so many rows; where answers are
-        sampled, one more with the likeliest answers, for which the engine is loaded already. None where it has
-        none.
-        """
-        if rows not in candidate.jobs:
+        ran, candidate.problem = _rate(self.place.ledger, job, watch.problem)
+        if ran is None:
             return None
-        if not self.is_sampled:
-            return candidate.jobs[rows]
-        if rows not in candidate.greedy:
-            if self.is_budget_spent():
-                self.console.print("answers are not compared: limits.budget is spent")
-                return None
-            self.console.print("the same rows at temperature 0, to compare answers", markup=False)
-            job, ran, problem = self._tried(candidate, self.asked[rows], greedy=True)
-            if ran is None:
-                self.console.print(f"answers are not compared: {problem}", markup=False)
-            candidate.greedy[rows] = None if ran is None else job
-        return candidate.greedy[rows]
-
-    def compare(self, candidate: Candidate, own: Candidate, rows: int) -> None:
-        """Notes how far the answers of a candidate agree with those of another one."""
-        theirs = self.answers(candidate, rows)
-        ours = self.answers(own, rows)
-        if ours is None or theirs is None:
-            return
-        by = "greedy answers" if self.is_sampled else "answers"
-        try:
-            candidate.agreement = compared(self.place.ledger, ours, theirs, by)
-        except Permanent as error:
-            self.console.print(f"answers are not compared: {error}", markup=False)
+        there, rate = ran
+        candidate.rates[there], self.asked[there] = rate, rows
+        return rate
 
     def report_left(self) -> None:
         """Prints which jobs and folders the trials leave, and how they go."""
@@ -205,10 +147,10 @@ class Trials:
             markup=False,
         )
 
-    def _start(self, candidate: Candidate, rows: int, *, greedy: bool) -> Job:
+    def _start(self, candidate: Candidate, rows: int) -> Job:
         """The job of a trial. A trial that was cancelled before cannot go on: it begins anew."""
         for again in count(1):
-            spec = self.spec_of(candidate.args, rows, again, greedy=greedy)
+            spec = self.spec_of(candidate.args, rows, again)
             job, _ = self.place.start(spec, rows, 1)
             if job.state is not JobState.CANCELLED:
                 self.started[job.id] = job
@@ -241,19 +183,6 @@ class Trials:
         with self.place.ledger.transaction() as connection:
             costs = [spending.cost(connection, number)["cost"] for number in self.started]
         return budget - sum(float(cost or 0) for cost in costs)
-
-
-def greedy_task(task: Mapping[str, Any]) -> dict[str, Any]:
-    """A task of kind generate with the likeliest answer of each row in place of samples."""
-    drawn = {"temperature": 0, "n": 1}
-    columns = {
-        name: column
-        for name, column in task.get("sampling_columns", {}).items()
-        if name != "temperature"
-    }
-    kept = {name: each for name, each in task.items() if name not in ("vote", "sampling_columns")}
-    made = {**kept, "sampling": {**task.get("sampling", {}), **drawn}}
-    return {**made, "sampling_columns": columns} if columns else made
 
 
 def _rate(

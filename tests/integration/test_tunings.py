@@ -226,7 +226,7 @@ def test_an_engine_is_the_same_whether_its_arguments_were_named_or_found(tmp_pat
 
 @pytest.mark.parametrize(
     ("slots", "why"),
-    [({}, "too old to say"), ({H100: 1, CPU: 1}, "different hardware")],
+    [({}, "has reported its hardware"), ({H100: 1, CPU: 1}, "different hardware")],
 )
 def test_a_pool_of_unequal_machines_is_not_tuned(slots: dict[str, int], why: str) -> None:
     with pytest.raises(BadInput, match=why):

@@ -26,6 +26,7 @@ class KnownTrials(Trials):
         """The budget is spent after `most` trials."""
         self.console = Console(quiet=True)
         self.most = most
+        self.asked = {}
         self.ran: list[tuple[int, int]] = []
 
     def is_budget_spent(self) -> bool:
@@ -62,7 +63,7 @@ def test_a_search_ends_with_the_fastest_and_a_trial_that_breaks_is_a_result() ->
     assert trials.ran[:5] == [(5, 10), (1, 10), (2, 10), (9, 10), (7, 10)]
     assert sorted(trials.ran[5:]) == [(5, 30), (7, 30), (9, 30)]
     assert found[2].problem == "out of memory at 2"
-    made = Tuned(found, best, "2 CPU cores", "m", "generate", "reviews, choice")
+    made = Tuned(found, best, "2 CPU cores", "m", "generate")
     assert made.gain == pytest.approx(9 / 5)
     told = table.as_json(made)
     assert (told["kept"], told["tried"][3]["rows_per_second"]) == ({"speed": 9}, {10: 9.0, 30: 9.0})
@@ -108,7 +109,6 @@ def test_without_a_trial_that_ran_the_table_and_the_reason_are_shown() -> None:
         "h",
         "m",
         "generate",
-        "reviews, choice",
     )
     assert (made.best, made.gain, table.as_json(made)["kept"]) == (None, None, None)
     text = shown(made)
@@ -121,7 +121,7 @@ def test_without_a_trial_that_ran_the_table_and_the_reason_are_shown() -> None:
 def test_secrets_among_the_arguments_are_not_shown() -> None:
     secret = {"hf_token": "hf_abc", "loader": {"api_key": "sk-1"}, "max_num_batched_tokens": 2048}
     own, best = Candidate({}, {1: 1.0}), Candidate(secret, {1: 2.0})
-    made = Tuned([own, best], best, "h", "m", "generate", "reviews, choice")
+    made = Tuned([own, best], best, "h", "m", "generate")
     for text in (shown(made), str(table.as_json(made))):
         assert "hf_abc" not in text
         assert "sk-1" not in text

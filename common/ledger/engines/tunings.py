@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import text
@@ -18,37 +18,12 @@ LIVING_SECONDS = 60.0
 class Tuning:
     """The arguments with which a model was fastest on some hardware, and how fast; `rounds` counts how
     often it was tuned there.
-
-    Where arguments may change answers, `detail` has them under `changed`, what the spec had in their place under
-    `own`, and under `agreement` what `nightshift tune` measured; `of_spec` are those that the spec had, kept or left
-    out. Where faster arguments were left since they may change answers, `offered` is the number of rounds before
-    that one.
     """
 
     hardware: str
     args: Mapping[str, Any]
     rows_per_second: float
     rounds: int = 1
-    detail: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def changed(self) -> Mapping[str, Any]:
-        """The kept arguments that may change answers."""
-        changed: Mapping[str, Any] = self.detail.get("changed", {})
-        # A tuning by an older release keeps other arguments and leaves the detail as it is.
-        return changed if changed.items() <= dict(self.args).items() else {}
-
-    @property
-    def of_spec(self) -> Mapping[str, Any]:
-        """What the tuned spec had of arguments that may change answers, as far as it is kept."""
-        own = self.detail.get("of_spec", {}).items()
-        return {name: each for name, each in own if self.args.get(name) == each}
-
-    @property
-    def left_out(self) -> Mapping[str, Any]:
-        """What the tuned spec had of arguments that may change answers, and what nobody allowed for other jobs."""
-        own = self.detail.get("of_spec", {}).items()
-        return {name: each for name, each in own if name not in self.args}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +41,11 @@ class MachineLoads:
 def keep(connection: Connection, model: str, task: str, found: Tuning) -> None:
     """Keeps what a round of tuning found, in the place of what an earlier one found."""
     statement = text("""
-        INSERT INTO tunings AS t (model, task, hardware, args, rows_per_second, detail)
-        VALUES (:model, :task, :hardware, CAST(:args AS jsonb), :rows_per_second,
-                CAST(:detail AS jsonb))
+        INSERT INTO tunings AS t (model, task, hardware, args, rows_per_second)
+        VALUES (:model, :task, :hardware, CAST(:args AS jsonb), :rows_per_second)
         ON CONFLICT (model, task, hardware) DO UPDATE
         SET args = excluded.args, rows_per_second = excluded.rows_per_second,
-            detail = excluded.detail, rounds = t.rounds + 1, tuned_at = now()
+            rounds = t.rounds + 1, tuned_at = now()
     """)
     values = {
         "model": model,
@@ -79,7 +53,6 @@ def keep(connection: Connection, model: str, task: str, found: Tuning) -> None:
         "hardware": found.hardware,
         "args": json.dumps(dict(found.args)),
         "rows_per_second": found.rows_per_second,
-        "detail": json.dumps(dict(found.detail)),
     }
     connection.execute(statement, values)
 
@@ -87,7 +60,7 @@ def keep(connection: Connection, model: str, task: str, found: Tuning) -> None:
 def of_model(connection: Connection, model: str, task: str) -> list[Tuning]:
     """What is kept for a model and a kind of task, the latest first."""
     statement = text("""
-        SELECT hardware, args, rows_per_second, rounds, detail FROM tunings
+        SELECT hardware, args, rows_per_second, rounds FROM tunings
         WHERE model = :model AND task = :task ORDER BY tuned_at DESC
     """)
     found = connection.execute(statement, {"model": model, "task": task})

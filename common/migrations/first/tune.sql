@@ -8,12 +8,9 @@ CREATE TABLE tunings (
     rows_per_second double precision NOT NULL,
     rounds integer NOT NULL DEFAULT 1,
     tuned_at timestamptz NOT NULL DEFAULT now(),
-    detail jsonb NOT NULL DEFAULT '{}',
     PRIMARY KEY (model, task, hardware)
 );
 COMMENT ON TABLE tunings IS
     'The arguments of an engine with which its model was fastest for a kind of task on some hardware.';
 COMMENT ON COLUMN tunings.rounds IS
     'How often the model was tuned: each round has outputs of its own.';
-COMMENT ON COLUMN tunings.detail IS
-    'Which of the arguments may change answers, and how far their answers agreed with those of the spec.';
