@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import typer
 from sqlalchemy import text
 
-from benchmarks import report, spans
+from benchmarks import report
 from benchmarks.fleet import Fleet, fleet
 from benchmarks.report import Line, Median
 from nightshift.common.ledger.jobs import jobs
@@ -23,7 +23,6 @@ from nightshift.producer.submit.submit import submit
 
 WANTED_A_SECOND = 300
 
-PROFILE = "profile.jsonl"
 
 LIMIT_SECONDS = 300.0
 """The benchmark fails when a run takes longer."""
@@ -59,9 +58,6 @@ def main(
                 folder.mkdir(exist_ok=True)
                 found[name].append(measured(folder, batches, on_one_core))
                 print(f"round {number + 1}, {name}: {found[name][-1]}", flush=True)
-        for name in CONTENDERS:
-            print(f"{name}, all rounds and their warm-up:")
-            spans.show(Path(parent) / name.replace(" ", "-") / PROFILE)
     report.keep("control", [line for name in CONTENDERS for line in lines(name, found[name])])
 
 
@@ -97,7 +93,7 @@ def measured(folder: Path, batches: int, on_one_core: bool) -> Round:
     with fleet(folder) as here:
         warm = _submitted(here, "warm", 64)
         here.reaper()
-        here.worker("--profile", str(folder / PROFILE), cores=cores)
+        here.worker(cores=cores)
         _wait(here, warm)
         job = _submitted(here, "many", batches)
         before = here.cpu_seconds()

@@ -25,7 +25,7 @@ from nightshift.common.telemetry.steps import Step, StepFile
 from nightshift.worker.supervisor import probes
 from nightshift.worker.supervisor.liveness import QUICK_ANSWER_SECONDS
 from nightshift.worker.supervisor.supervisor import Supervisor
-from nightshift.worker.telemetry import machine, report
+from nightshift.worker.telemetry import machine
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -46,7 +46,7 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Append each child's time by stage to FILE, and print a summary at the end.",
+            help="Append the steps of each child to FILE, and print them as a table at the end.",
         ),
     ] = None,
     preempt_file: Annotated[
@@ -100,9 +100,7 @@ def serve(
         StepFile(profile, {"supervisor": supervisor.identity}).note(Step.WORKER)
         _run_until_signal(supervisor, ledger)
     if profile is not None:
-        console = Console()
-        step_table.show(step_table.way(step_table.read(profile, supervisor.identity)), console)
-        report.show(report.Figures.read(profile, supervisor.identity), console)
+        step_table.show(step_table.way(step_table.read(profile, supervisor.identity)), Console())
 
 
 def idle_seconds(text: str) -> float:

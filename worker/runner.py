@@ -180,11 +180,10 @@ class Runner:
             if self.cordoned.is_set():
                 return []
             with (
-                self.child.recorder.span(Stage.CLAIM) as span,
+                self.child.recorder.span(Stage.CLAIM),
                 self.child.ledger.transaction() as connection,
             ):
                 leases = self.claim_share(connection, woken)
-                span.count = len(leases)
         except Retryable as error:
             self.child.recorder.problem("claim_failed", error=str(error))
             self._unsure_until = math.inf

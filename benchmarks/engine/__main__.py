@@ -10,11 +10,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks import spans
 from benchmarks.engine import model, rows
 from benchmarks.engine.contender import Contender, Plan, Result, Workload
 from benchmarks.engine.contenders import Naive, Raw
-from benchmarks.engine.fleet import PROFILE, Fleet
+from benchmarks.engine.fleet import Fleet
 from benchmarks.engine.table import Round, lines
 from benchmarks.report import keep, show
 from nightshift.common.ledger import Ledger, schema
@@ -84,8 +83,6 @@ def _round(number: int, home: Path, contenders: list[Contender], size: int, *, w
                 f"round {number + 1}, {contender.name}, batch {workload.batch}: "
                 f"{workload.rows / result.seconds:.1f} rows/s, {result.tokens}"
             )
-        if contender.name == "d":
-            spans.show(place / PROFILE)
     for path in (short, long):
         _check(path, found)
     return found

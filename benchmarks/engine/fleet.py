@@ -25,7 +25,6 @@ from benchmarks.engine.rows import MOST_TOKENS, Tokens
 from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.settings import child_environment, load_settings
 
-PROFILE = "profile.jsonl"
 """File of the worker's profile; it has the warm-up, too, which is a job like the others."""
 
 SPAN = """
@@ -48,7 +47,7 @@ class Fleet:
         folder = Path(plan.folder)
         log = folder / "worker.log"
         reaper = [sys.executable, "-m", "nightshift.producer.cli", "reaper"]
-        worker = [sys.executable, "-m", "nightshift.worker.cli", "--profile", str(folder / PROFILE)]
+        worker = [sys.executable, "-m", "nightshift.worker.cli"]
         with (
             process(reaper, folder / "reaper.log", **self._servers),
             process(worker, log, **self._servers, log_format="json") as group,

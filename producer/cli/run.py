@@ -91,7 +91,7 @@ def run(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Append to FILE where the time goes, and print the steps of this run at its end.",
+            help="Append to FILE when each step was reached, and print the steps of this run at its end.",
         ),
     ] = None,
 ) -> None:

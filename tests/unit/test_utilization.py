@@ -1,18 +1,14 @@
-"""The profile: what it makes of stages and of rows in an engine, by a clock that the test sets."""
+"""What a child measures of stages and of rows in its engine, by a clock that the test sets."""
 
-import io
 import threading
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from nightshift.common.errors import BadInput
 from nightshift.common.telemetry import steps
 from nightshift.common.telemetry.metrics import Stage
-from nightshift.worker.telemetry import report
 from nightshift.worker.telemetry.recorder import Recorder, Subscriber
-from nightshift.worker.telemetry.report import Figures, ProfileFile
 from nightshift.worker.telemetry.utilization import Utilization
 
 
@@ -30,37 +26,25 @@ def wall() -> Clock:
 
 
 @pytest.fixture
-def cpu() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def utilization(wall: Clock) -> Utilization:
     return Utilization(4, wall)
 
 
 @pytest.fixture
-def recorder(utilization: Utilization, wall: Clock, cpu: Clock) -> Recorder:
-    return Recorder(utilization, clock=wall, cpu_clock=cpu)
+def recorder(utilization: Utilization, wall: Clock) -> Recorder:
+    return Recorder(utilization, clock=wall)
 
 
 def test_a_span_inside_another_is_taken_off_so_that_stages_add_up(
-    recorder: Recorder, utilization: Utilization, wall: Clock, cpu: Clock
+    recorder: Recorder, utilization: Utilization, wall: Clock
 ) -> None:
     with recorder.span(Stage.INFER):
         wall.now = 1
         with recorder.span(Stage.QUEUE):
-            wall.now, cpu.now = 5, 0.25
-        wall.now, cpu.now = 6, 1.25
-    stages = utilization.figures()["stages"]
-    assert stages["infer"] == {
-        "calls": 1,
-        "count": 1,
-        "seconds": 2,
-        "cpu_seconds": 1,
-        "longest_seconds": 2,
-    }
-    assert (stages["queue"]["seconds"], stages["queue"]["cpu_seconds"]) == (4, 0.25)
+            wall.now = 5
+        wall.now = 6
+    stages = utilization.seconds()
+    assert (stages["infer"], stages["queue"]) == (2, 4)
 
 
 def test_spans_of_two_threads_do_not_nest(
@@ -74,24 +58,21 @@ def test_spans_of_two_threads_do_not_nest(
         thread = threading.Thread(target=read)
         thread.start()
         thread.join(100)
-    stages = utilization.figures()["stages"]
-    assert stages["write"]["seconds"] == stages["read"]["seconds"] == 3
+    stages = utilization.seconds()
+    assert stages["write"] == stages["read"] == 3
 
 
-def test_a_pass_that_raises_costs_its_time_and_counts_no_batch(
+def test_a_pass_that_raises_costs_its_time(
     recorder: Recorder, utilization: Utilization, wall: Clock
 ) -> None:
     def lose() -> None:
-        with recorder.span(Stage.COMMIT, 7):
+        with recorder.span(Stage.COMMIT):
             wall.now = 2
             raise ValueError("lost")
 
     with pytest.raises(ValueError, match="lost"):
         lose()
-    with recorder.span(Stage.COMMIT) as span:
-        span.count = 3
-    commit = utilization.figures()["stages"]["commit"]
-    assert (commit["calls"], commit["count"], commit["seconds"]) == (2, 3, 2)
+    assert utilization.seconds()["commit"] == 2
 
 
 def test_the_meter_splits_the_time_at_work_by_how_full_the_engine_was(
@@ -112,8 +93,8 @@ def test_the_meter_splits_the_time_at_work_by_how_full_the_engine_was(
     recorder.batch_ended()
     wall.now = 100  # idle again
     engine = utilization.occupancy()
-    assert (engine.seconds, engine.rows, engine.row_seconds) == (8, 6, 27)
-    assert (engine.fewer_seconds, engine.empty_seconds, engine.dry_seconds) == (5, 2, 3)
+    assert (engine.seconds, engine.fewer_seconds, engine.empty_seconds) == (8, 5, 2)
+    assert engine.no_work_seconds == 92
 
 
 def test_a_child_is_at_work_between_two_claims_that_bring_something(
@@ -130,9 +111,9 @@ def test_without_a_subscriber_no_clock_is_read_and_nothing_happens() -> None:
     def fail() -> float:
         raise AssertionError("read")
 
-    recorder = Recorder(clock=fail, cpu_clock=fail)
-    with recorder.span(Stage.READ) as span:
-        span.count = 5
+    recorder = Recorder(clock=fail)
+    with recorder.span(Stage.READ):
+        pass
     recorder.stage_passed(Stage.READ, 1.0)
     recorder.rows_entered()
 
@@ -148,65 +129,14 @@ def test_each_subscriber_hears_the_events_that_it_has_a_method_for() -> None:
         def rows_entered(self, rows: int = 1) -> None:
             heard.append(("both", rows))
 
-        def stage_passed(
-            self, stage: Stage, seconds: float, cpu_seconds: float = 0.0, count: int = 1
-        ) -> None:
-            heard.append((stage, seconds, cpu_seconds, count))
+        def stage_passed(self, stage: Stage, seconds: float) -> None:
+            heard.append((stage, seconds))
 
     recorder = Recorder(Rows(), Both())
     recorder.rows_entered(3)
-    recorder.stage_passed(Stage.INFER, 1.5, count=2)
+    recorder.stage_passed(Stage.INFER, 1.5)
     recorder.rows_left()
-    assert heard == [("rows", 3), ("both", 3), (Stage.INFER, 1.5, 0.0, 2)]
-
-
-def test_the_last_line_of_each_child_counts_and_only_of_the_asked_supervisor(
-    tmp_path: Path, wall: Clock
-) -> None:
-    path = tmp_path / "profile.jsonl"
-    for worker, supervisor, batches in (("a", "s", 1), ("b", "s", 5), ("c", "other", 100)):
-        utilization = Utilization(4, wall)
-        recorder = Recorder(utilization, clock=wall)
-        file = ProfileFile(path, utilization, worker, supervisor)
-        recorder.batches_claimed(1)
-        for _ in range(2):
-            with recorder.span(Stage.COMMIT, batches):
-                wall.now += 1
-            file.update()
-    figures = Figures.read(path, "s")
-    assert figures.children == 2
-    assert figures.stages[Stage.COMMIT].count == 12
-    assert figures.stages[Stage.COMMIT].longest_seconds == 1
-    assert (figures.engine.concurrency, figures.engine.seconds) == (4, 4)
-    assert figures.engine.fewer_seconds == 4
-    shown = io.StringIO()
-    report.show(figures, Console(file=shown, width=120))
-    assert "commit" in shown.getvalue()
-    assert "Of that time 100.0% with none" in shown.getvalue()
-    assert "read" not in shown.getvalue()
-
-
-@pytest.mark.parametrize(("rows", "is_said"), [(8, True), (4, True), (3, False)])
-def test_a_job_of_fewer_rows_than_the_engine_takes_says_nothing_of_how_full_it_was(
-    rows: int, is_said: bool, wall: Clock, tmp_path: Path
-) -> None:
-    path = tmp_path / "profile.jsonl"
-    utilization = Utilization(4, wall)
-    utilization.batches_claimed(1)
-    utilization.rows_entered(rows)
-    wall.now += 1
-    ProfileFile(path, utilization, "w", "s").update()
-    shown = io.StringIO()
-    report.show(Figures.read(path), Console(file=shown, width=200))
-    assert f"{rows} rows in 1.0 s" in shown.getvalue()
-    assert ("fewer than the 4 that it takes" in shown.getvalue()) is is_said
-
-
-def test_children_that_never_came_up_leave_an_empty_summary(tmp_path: Path) -> None:
-    path = steps.checked(tmp_path / "profile.jsonl")
-    shown = io.StringIO()
-    report.show(Figures.read(path), Console(file=shown))
-    assert "never had work" in shown.getvalue()
+    assert heard == [("rows", 3), ("both", 3), (Stage.INFER, 1.5)]
 
 
 def test_a_file_that_cannot_be_written_is_refused_in_one_sentence(tmp_path: Path) -> None:

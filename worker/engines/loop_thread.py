@@ -83,19 +83,16 @@ async def run_rows(
             loop.call_soon_threadsafe(by_row[row].cancel)
 
     work.wait(drop, by_row)
-    count = 0
     try:
         # gather, not a TaskGroup: gather raises the first error as it is.
         outages = await asyncio.gather(*tasks)
-        count = 1
     except BaseException:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
     finally:
-        seconds = work.recorder.clock() - began_at
-        work.recorder.stage_passed(Stage.INFER, seconds, count=count)
+        work.recorder.stage_passed(Stage.INFER, work.recorder.clock() - began_at)
     for outage in filter(None, outages):
         raise outage
 

@@ -36,9 +36,8 @@ class Publisher:
 
     def publish(self, group: Sequence[Publication]) -> None:
         """Writes, commits and moves the part of each batch; all are of one job."""
-        with self._child.recorder.span(Stage.WRITE) as span:
+        with self._child.recorder.span(Stage.WRITE):
             written = self._written(group)
-            span.count = len(written)
         self._commit_and_move(written)
         for each in group:
             if each.part is None and isinstance(each.error, StorageUnavailable):
@@ -85,10 +84,9 @@ class Publisher:
             return
         for _ in group:
             reached(Moment.WRITTEN)
-        with self._child.recorder.span(Stage.COMMIT) as span:
+        with self._child.recorder.span(Stage.COMMIT):
             self.commits.commit(group)
             done = [each for each in group if each.committed]
-            span.count = len(done)
         for each in done:
             each.batch.move(Move.COMMIT)
             self._child.recorder.went_on(outages.Kind.STORAGE, each.lease.job_id)
@@ -100,7 +98,7 @@ class Publisher:
             return
         for _ in done:
             reached(Moment.COMMITTED)
-        with self._child.recorder.span(Stage.SETTLE, len(done)):
+        with self._child.recorder.span(Stage.SETTLE):
             self._finish(done)
 
     def _tell_commit(self, each: Publication) -> None:

@@ -57,13 +57,8 @@ class Subscriber:
     event, and must not fail.
     """
 
-    def stage_passed(
-        self, stage: Stage, seconds: float, cpu_seconds: float = 0.0, count: int = 1
-    ) -> None:
-        """`count` batches (for QUEUE in vLLM: rows) went through a stage, or tried to.
-
-        `cpu_seconds` are those of the stage's own thread.
-        """
+    def stage_passed(self, stage: Stage, seconds: float) -> None:
+        """Batches (for QUEUE in vLLM: a row) went through a stage, or tried to."""
 
     def rows_entered(self, rows: int = 1) -> None:
         """So many rows are the engine's from here on; a row counts once for each of its samples."""
@@ -115,19 +110,15 @@ EVENTS = tuple(name for name in vars(Subscriber) if not name.startswith("_"))
 
 
 class Recorder(Subscriber):
-    """Tells subscribers what happens in one child. For any thread; clocks are in seconds.
+    """Tells subscribers what happens in one child. For any thread; the clock is in seconds.
 
     Subscribe before the first event: a subscriber hears only of what comes after.
     """
 
     def __init__(
-        self,
-        *subscribers: Subscriber,
-        clock: Callable[[], float] = time.perf_counter,
-        cpu_clock: Callable[[], float] = time.thread_time,
+        self, *subscribers: Subscriber, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self.clock = clock
-        self.cpu_clock = cpu_clock
         self.thread = threading.local()
         for name in EVENTS:
             handlers = [
@@ -139,9 +130,9 @@ class Recorder(Subscriber):
                 setattr(self, name, handlers[0] if len(handlers) == 1 else _in_turn(handlers))
         self._measures = "stage_passed" in vars(self)
 
-    def span(self, stage: Stage, count: int = 1) -> "Span":
-        """A pass of `count` batches through a stage, to be used with `with`."""
-        return Span(self, stage, count) if self._measures else UNMEASURED
+    def span(self, stage: Stage) -> "Span":
+        """A pass of batches through a stage, to be used with `with`."""
+        return Span(self, stage) if self._measures else UNMEASURED
 
 
 def _in_turn(handlers: list[Callable[..., None]]) -> Callable[..., None]:
@@ -154,49 +145,39 @@ def _in_turn(handlers: list[Callable[..., None]]) -> Callable[..., None]:
 
 @dataclass(slots=True, eq=False)
 class Span:
-    """One pass through a stage, as a context; set `count` inside when it is not one batch.
+    """One pass through a stage, as a context.
 
-    What a span inside it takes is taken off, so stages add up. A pass that raises costs its time
-    and counts no batch. Without a recorder nothing is measured.
+    What a span inside it takes is taken off, so stages add up. A pass that raises costs its time. Without a recorder
+    nothing is measured.
     """
 
     _recorder: Recorder | None
     _stage: Stage
-    count: int
     _outer: "Span | None" = None
     _began: float = 0.0
-    _began_cpu: float = 0.0
     _inner: float = 0.0
-    _inner_cpu: float = 0.0
 
     def __enter__(self) -> Self:
         recorder = self._recorder
         if recorder is not None:
             self._outer = getattr(recorder.thread, "span", None)
             recorder.thread.span = self
-            self._began, self._began_cpu = recorder.clock(), recorder.cpu_clock()
+            self._began = recorder.clock()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, _error: object, _trace: TracebackType | None
+        self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None
     ) -> None:
         recorder = self._recorder
         if recorder is None:
             return
         outer = self._outer
         seconds = recorder.clock() - self._began
-        cpu_seconds = recorder.cpu_clock() - self._began_cpu
         if outer is not None:
             outer._inner += seconds
-            outer._inner_cpu += cpu_seconds
         recorder.thread.span = outer
-        recorder.stage_passed(
-            self._stage,
-            seconds - self._inner,
-            cpu_seconds - self._inner_cpu,
-            0 if kind else self.count,
-        )
+        recorder.stage_passed(self._stage, seconds - self._inner)
 
 
-UNMEASURED = Span(None, Stage.CLAIM, 0)
+UNMEASURED = Span(None, Stage.CLAIM)
 """The span of every stage while nobody wants stages."""

@@ -1,32 +1,14 @@
-"""Where a child's time goes: what each stage took, and how full its engine was.
-
-A subscriber of the recorder, for `nightshift-worker --profile` and for metrics.
+"""Where a child's time goes: what each stage took, and how full its engine was. A subscriber of the recorder, for
+metrics.
 """
 
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.telemetry.recorder import Subscriber
-
-
-@dataclass(slots=True)
-class StageTotals:
-    """What one stage took so far.
-
-    `count` is how many batches (for QUEUE in vLLM: rows) went through it well, in how many
-    `calls`; `seconds` are summed over threads, so those of a minute may be many minutes;
-    `cpu_seconds` are those of the stage's own threads.
-    """
-
-    calls: int = 0
-    count: int = 0
-    seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    longest_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -36,19 +18,14 @@ class Occupancy:
     At work is a child that holds a batch or whose last claim brought one: from its first claim to
     its last commit, less the pauses in which it had nothing and none was admitted. Of these
     `seconds`, `fewer_seconds` are those with fewer rows in the engine than its `concurrency`,
-    waiting in its own queue or running; of these in turn, `empty_seconds` had no row at all, and
-    `dry_seconds` came after a claim that found nothing: the queue, not the child, left the engine
-    hungry. `row_seconds` over `seconds` is the mean number of rows in the engine; `rows` went in.
+    waiting in its own queue or running; of these in turn, `empty_seconds` had no row at all.
     `no_work_seconds` are the pauses, outside of `seconds`.
     """
 
     concurrency: int = 0
-    rows: int = 0
     seconds: float = 0.0
     fewer_seconds: float = 0.0
     empty_seconds: float = 0.0
-    dry_seconds: float = 0.0
-    row_seconds: float = 0.0
     no_work_seconds: float = 0.0
 
 
@@ -57,24 +34,17 @@ class Utilization(Subscriber):
 
     def __init__(self, concurrency: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._stages = {stage: StageTotals() for stage in Stage}
+        self._stages = dict.fromkeys(Stage, 0.0)
         self._engine = Occupancy(concurrency=concurrency)
         self._since = clock()
         self._rows = self._held = 0
         self._dry = True
         self._lock = threading.Lock()
 
-    def stage_passed(
-        self, stage: Stage, seconds: float, cpu_seconds: float = 0.0, count: int = 1
-    ) -> None:
-        """Adds a pass to the totals of its stage."""
+    def stage_passed(self, stage: Stage, seconds: float) -> None:
+        """Adds a pass to the seconds of its stage."""
         with self._lock:
-            totals = self._stages[stage]
-            totals.calls += 1
-            totals.count += count
-            totals.seconds += seconds
-            totals.cpu_seconds += cpu_seconds
-            totals.longest_seconds = max(totals.longest_seconds, seconds)
+            self._stages[stage] += seconds
 
     def batches_claimed(self, batches: int) -> None:
         """The child holds more batches, or none was admitted."""
@@ -94,7 +64,6 @@ class Utilization(Subscriber):
         with self._lock:
             self._advance()
             self._rows += rows
-            self._engine.rows += rows
 
     def rows_left(self, rows: int = 1) -> None:
         """Fewer rows are in the engine."""
@@ -114,18 +83,12 @@ class Utilization(Subscriber):
             return replace(self._engine)
 
     def seconds(self) -> dict[str, float]:
-        """What each stage took so far."""
+        """What each stage took so far, summed over threads."""
         with self._lock:
-            return {stage: totals.seconds for stage, totals in self._stages.items()}
-
-    def figures(self) -> dict[str, Any]:
-        """Everything so far, as it stands in a line of the profile's file."""
-        with self._lock:
-            stages = {stage.value: asdict(totals) for stage, totals in self._stages.items()}
-        return {"stages": stages, "engine": asdict(self.occupancy())}
+            return {str(stage): seconds for stage, seconds in self._stages.items()}
 
     def _advance(self) -> None:
-        """Integrates over the time since the last change how many rows were in the engine."""
+        """Count the time since the last change by how full the engine was."""
         now = self._clock()
         passed, self._since = now - self._since, now
         totals = self._engine
@@ -133,8 +96,6 @@ class Utilization(Subscriber):
             totals.no_work_seconds += passed
             return
         totals.seconds += passed
-        totals.row_seconds += passed * self._rows
         if self._rows < totals.concurrency:
             totals.fewer_seconds += passed
             totals.empty_seconds += passed * (self._rows == 0)
-            totals.dry_seconds += passed * self._dry
