@@ -97,9 +97,7 @@ class Rig:
     def batch(self, first: int, rows: int) -> None:
         """One batch from its file to its part."""
         descriptor = Descriptor(self.source, RowRanges.of((first, first + rows)))
-        lease = Lease(
-            first + 1, 1, "rig", self.job.id, first, True, descriptor, False, False, None, None
-        )
+        lease = Lease(first + 1, 1, "rig", self.job.id, first, descriptor, False, False, None, None)
         batch = HeldBatch(lease, rows)
         self.child.window.add(batch)
         loaded = self.loader.load(batch)

@@ -27,12 +27,11 @@ BARE = "-bare"
 """Marks the name of a part that was written before the columns of its function were known."""
 
 
-def part_name(
-    seq: int, batch_id: int | None, attempt: int, suffix: str, *, bare: bool = False
-) -> str:
-    """part-000012-a3.parquet; children of a split carry their batch id beside the root's seq."""
-    child = "" if batch_id is None else f"-b{batch_id}"
-    return f"part-{seq:06d}{child}-a{attempt}{BARE if bare else ''}.{suffix}"
+def part_name(seq: int, batch_id: int, attempt: int, suffix: str, *, bare: bool = False) -> str:
+    """Return a name such as part-000012-b345-a3.parquet. A ledger never gives a name twice: a process that was
+    suspended while its job was deleted cannot write, move or delete a part of the next job of the directory.
+    """
+    return f"part-{seq:06d}-b{batch_id}-a{attempt}{BARE if bare else ''}.{suffix}"
 
 
 def is_result(name: str) -> bool:

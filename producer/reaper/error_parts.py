@@ -53,7 +53,7 @@ def _write(job: Job, batch: Row) -> Part:
         table, made_by = parts.merge(table, made_by, failed, batch["part_name"], uri)
     name = part_names.part_name(
         batch["seq"],
-        None if batch["parent_id"] is None else batch["id"],
+        batch["id"],
         batch["attempt"],
         job.spec.output.format,
         bare=job.output_schema is None,

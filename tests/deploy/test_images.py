@@ -353,7 +353,7 @@ def test_exactly_what_is_copied_is_sent_to_the_builder() -> None:
         ".venv/bin/python",
         "common/__pycache__/states.cpython-311.pyc",
         "examples/reviews/data/test.parquet",
-        "examples/reviews/out/part-000000-a1.parquet",
+        "examples/reviews/out/part-000000-b1-a1.parquet",
         ".nightshift/redis.password",
         "k8s/overlays/cpu-demo/secrets.env",
     ],

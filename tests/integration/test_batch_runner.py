@@ -782,7 +782,9 @@ def test_nothing_is_written_to_a_directory_that_belongs_to_somebody_else_by_now(
     others = scene.output.with_name("others")
     (others / "_attempts").mkdir(parents=True)
     files = {"_owner.json": b'{"ledger": "a", "identity": "b"}'}
-    files |= {f"_attempts/part-{seq:06d}-a1.parquet": b"of another job" for seq in range(ROWS)}
+    files |= {
+        f"_attempts/part-{seq:06d}-b{seq + 1}-a1.parquet": b"of another job" for seq in range(ROWS)
+    }
     for name, content in files.items():
         (others / name).write_bytes(content)
     scene.output.rename(scene.output.with_name("own"))

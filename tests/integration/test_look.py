@@ -149,9 +149,7 @@ class Work:
                 "error": part_rows.error_column(failures),
             }
         ).cast(self.schema)
-        name = part_names.part_name(
-            lease.seq, None if lease.is_root else lease.batch_id, lease.attempt, self.format
-        )
+        name = part_names.part_name(lease.seq, lease.batch_id, lease.attempt, self.format)
         facts = part_rows.write_part(
             part_names.staged(self.spec.output.uri, name), table, self.spec.output.format, {}
         )

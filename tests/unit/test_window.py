@@ -16,7 +16,6 @@ LEASE = Lease(
     owner="w",
     job_id=1,
     seq=0,
-    is_root=True,
     descriptor=Descriptor(SOURCE, RowRanges.of((0, 10))),
     alone=False,
     isolated=False,

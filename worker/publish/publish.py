@@ -175,8 +175,7 @@ def _stored(each: Publication) -> Part:
     lease, output, table = each.lease, each.spec.output, each.table
     if each.encoded is None:
         each.encoded = part_rows.encode_part(table.table, output.format, each.provenance)
-    split_id = None if lease.is_root else lease.batch_id
-    name = part_name(lease.seq, split_id, lease.attempt, output.format, bare=each.bare)
+    name = part_name(lease.seq, lease.batch_id, lease.attempt, output.format, bare=each.bare)
     facts = part_rows.write_encoded(staged(output.uri, name), each.encoded)
     tokens = table.prompt_tokens, table.output_tokens
     return Part(

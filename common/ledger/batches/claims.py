@@ -89,7 +89,6 @@ def _lease(row: RowMapping) -> Lease:
         owner=row["owner"],
         job_id=row["job_id"],
         seq=row["seq"],
-        is_root=row["parent_id"] is None,
         descriptor=descriptor(row),
         alone=row["losses"] >= LONE_LOSSES,
         isolated=lone > 0

@@ -145,6 +145,5 @@ def _lease(lease: Lease, child_id: int, kept: RowRanges) -> Lease:
         lease,
         batch_id=child_id,
         attempt=lease.attempt + 1,
-        is_root=False,
         descriptor=replace(lease.descriptor, rows=kept),
     )

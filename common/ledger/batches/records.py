@@ -34,7 +34,6 @@ class Lease:
     owner: str
     job_id: int
     seq: int
-    is_root: bool
     descriptor: Descriptor
     alone: bool
     isolated: bool
