@@ -14,10 +14,8 @@ def bring_back(ledger: Ledger, job: Job) -> None:
     """Sees to it that every row of a job is in Postgres, and stays there for `retention_days`.
 
     A second call goes on after a crash, and two at the same time help each other. Raises BadInput
-    when a file of the archive is gone or is another one now, and for a job without an output directory; ArchiveTaken.
+    when a file of the archive is gone or is another one now; ArchiveTaken.
     """
-    with ledger.transaction() as connection:
-        jobs.refuse_given_up(connection, job.id)
     ways = wings.offered("bring_back")
     for bring in ways:
         bring(ledger, job)

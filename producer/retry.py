@@ -17,7 +17,6 @@ from nightshift.producer.advice.advice import Need, goes_on, nobody_works
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.closed_jobs import bring_back
 from nightshift.producer.submit import restore_copies
-from nightshift.producer.submit.output_owner import OwnedDirectory
 from nightshift.producer.submit.withdraw import withdraw
 
 ROWS_A_PIECE = 10_000
@@ -70,9 +69,6 @@ def retry(
     for check in wings.offered("before_retry"):
         check(ledger, job, settings or load_settings(), overtake=overtake)
     restore_copies.restore(ledger, job, allowed=allowed, settings=settings)
-    if job.state is JobState.FAILED:
-        # A submit that was to get the directory of this job, and was killed, left its marker there.
-        OwnedDirectory.of_job(ledger, job).keep(job.id)
     after, whole = -1, None
     followers: list[Follower] = []
     while True:

@@ -62,6 +62,14 @@ Adopt = Annotated[
         "of that job are removed, and their rows run again.",
     ),
 ]
+Replace = Annotated[
+    bool,
+    typer.Option(
+        "--replace",
+        help="Delete the failed or cancelled job that has the output directory, if no row of it is there, and take "
+        "the directory.",
+    ),
+]
 
 
 @takes_flags
@@ -71,6 +79,7 @@ def run(
     flags: Flags,
     new: New = False,
     adopt: Adopt = False,
+    replace: Replace = False,
     to: To = None,
     pilot: PilotRows = None,
     yes: Annotated[
@@ -101,6 +110,7 @@ def run(
     job would take. Then you are asked. Exits with 3 when the whole job does not run.
     """
     settings = context.command_settings()
+    _refuse_with_replace(replace, new=new, adopt=adopt)
     spec = job_spec(target, flags)
     if yes and pilot is None:
         raise BadInput("--yes answers the question after a --pilot: add one, such as --pilot 200")
@@ -112,7 +122,7 @@ def run(
 
     messages = context.console()
     say = partial(messages.print, style="yellow", soft_wrap=True, highlight=False, markup=False)
-    check_before_servers(spec, settings, say, adopt=adopt)
+    check_before_servers(spec, settings, say, adopt=adopt, replace=replace)
     # What starts servers is imported once nothing is wrong: a mistake is answered sooner.
     from nightshift.producer.local.run import run as run_job
 
@@ -121,6 +131,7 @@ def run(
         settings,
         new=new,
         adopt=adopt,
+        replace=replace,
         console=messages,
         pilot_rows=pilot,
         agreed=yes,
@@ -148,6 +159,7 @@ def submit(
     flags: Flags,
     new: New = False,
     adopt: Adopt = False,
+    replace: Replace = False,
     append: Annotated[
         str | None,
         typer.Option(
@@ -171,17 +183,20 @@ def submit(
     """
     settings = context.command_settings()
     if append is not None:
-        _refuse_with_append(flags, new=new, adopt=adopt)
+        _refuse_with_append(flags, new=new, adopt=adopt, replace=replace)
         _append(append, targets or [], settings, last=last, as_json=as_json)
         return
     if last:
         raise BadInput("--last goes with --append JOB")
+    _refuse_with_replace(replace, new=new, adopt=adopt)
     spec = job_spec(_one_target(targets or []), flags)
+    from nightshift.producer.control import replacement
     from nightshift.producer.results import past_end
     from nightshift.producer.submit.intake import Asked
     from nightshift.producer.submit.submit import submit as submit_job
 
     with context.opened(settings) as (ledger, here):
+        replaced = replacement.replace(ledger, spec, settings) if replace else None
         done = submit_job(ledger, spec, settings, Asked(new, adopt))
         past, code = None, list[str]()
         if not done.is_new:
@@ -189,7 +204,12 @@ def submit(
             job = context.find_job(ledger, str(done.job_id))
             past = past_end.of(ledger, job, folders)
             code = past_end.code_remarks(ledger, job, folders) if past is None else past.remarks
-    remarks = [*done.remarks, *code]
+    gone = (
+        []
+        if replaced is None
+        else [f"{replaced.label} is deleted, and this job has its output directory"]
+    )
+    remarks = [*gone, *done.remarks, *code]
     state = "submitted" if done.is_new else f"known, {done.state}"
     said = f"job {done.job_id} ({spec.name}) {state}: {counted(done.rows, 'row')} in {counted_batches(done.batches)}"
     if as_json:
@@ -201,6 +221,7 @@ def submit(
                 "status": str(done.state),
                 "rows": done.rows,
                 "batches": done.batches,
+                "replaced": None if replaced is None else replaced.id,
                 "remarks": remarks,
                 "message": said,
             }
@@ -246,9 +267,17 @@ def _remarks_here(
         )
 
 
-def _refuse_with_append(flags: Flags, *, new: bool, adopt: bool) -> None:
+def _refuse_with_replace(replace: bool, *, new: bool, adopt: bool) -> None:
+    given = ["--new"] * new + ["--adopt"] * adopt
+    if replace and given:
+        raise BadInput(
+            f"{given[0]} does not go with --replace, which takes the output directory of a job of this ledger"
+        )
+
+
+def _refuse_with_append(flags: Flags, *, new: bool, adopt: bool, replace: bool) -> None:
     given = flags.given(*(field.name for field in dataclasses.fields(Flags)))
-    given += ["--new"] * new + ["--adopt"] * adopt
+    given += ["--new"] * new + ["--adopt"] * adopt + ["--replace"] * replace
     if given:
         raise BadInput(f"{given[0]} does not go with --append: the job keeps the spec that it has")
 

@@ -5,13 +5,13 @@ cut off is given again, and goes on.
 """
 
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, LeaseLost, StorageUnavailable
 from nightshift.common.formats import input_copies, owner_marker, part_names
-from nightshift.common.ledger import Ledger, audit_log
+from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.jobs import deletions, jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
@@ -24,9 +24,16 @@ from nightshift.producer.submit import owned_files
 from nightshift.producer.submit.output_owner import OwnedDirectory
 
 
-def delete(ledger: Ledger, job: Job, settings: Settings, *, output: bool) -> Answer:
+def delete(
+    ledger: Ledger,
+    job: Job,
+    settings: Settings,
+    *,
+    output: bool,
+    allowed: Callable[[Connection], object] = lambda _: None,
+) -> Answer:
     """Deletes a job that is over; with `output` also exactly the files that the ledger, its archive
-    and the manifest name, and our own marker.
+    and the manifest name, and our own marker. `allowed` is called under the row lock of the job, before anything goes.
 
     Raises BadInput for a job that is not over, and for an output directory that does not name the
     job as its owner; DeleteRefused where the store keeps a file.
@@ -41,7 +48,7 @@ def delete(ledger: Ledger, job: Job, settings: Settings, *, output: bool) -> Ans
         finish.finish(ledger, job.id, settings)
     in_use = in_use_of(ledger, job, settings) if output or goes_on else set()
     with ledger.transaction() as connection:
-        output, is_new = deletions.begin(connection, job.id, output=output)
+        output, is_new = deletions.begin(connection, job.id, output=output, allowed=allowed)
         figures = _figures(jobs.progress(connection, job.id))
         if is_new:
             detail = {

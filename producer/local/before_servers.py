@@ -36,7 +36,12 @@ MOST_FILES = 100
 
 
 def check_before_servers(
-    spec: JobSpec, settings: Settings, on_wait: Callable[[str], None], *, adopt: bool = False
+    spec: JobSpec,
+    settings: Settings,
+    on_wait: Callable[[str], None],
+    *,
+    adopt: bool = False,
+    replace: bool = False,
 ) -> None:
     """BadInput for what is wrong as far as this machine shows. `on_wait` gets a line for the user if an import is slow.
 
@@ -53,7 +58,7 @@ def check_before_servers(
     settings = permits.of_operator(spec, settings)
     has = has_ledger(settings)
     files = before.check_before(spec, settings, has_ledger=has, adopt=adopt)
-    if files.is_over:
+    if files.is_over and not replace:
         return  # nothing is loaded
     if isinstance(engine, VllmEngineSpec | TransformersEngineSpec):
         refuse_no_model(engine)

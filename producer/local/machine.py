@@ -13,7 +13,6 @@ from nightshift.common import permits
 from nightshift.common.errors import LedgerUnreachable
 from nightshift.common.ledger import Ledger, schema
 from nightshift.common.ledger.fleet import workers
-from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.processes import hardware
 from nightshift.common.settings import Settings
@@ -21,6 +20,7 @@ from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
 from nightshift.common.telemetry.steps import Step, StepFile
 from nightshift.producer.advice.here import Here, Works
+from nightshift.producer.control import replacement
 from nightshift.producer.embedded.home import LOOK_ON_SECONDS, HomeLock, home_lock, write_whole
 from nightshift.producer.embedded.postgres import EmbeddedPostgres
 from nightshift.producer.embedded.redis_server import EmbeddedRedis
@@ -29,10 +29,8 @@ from nightshift.producer.local.fleet import MOST_ENDS, LocalFleet, Servers, runn
 from nightshift.producer.local.known_job import open_job
 from nightshift.producer.local.silence import long_wait_reported, reported
 from nightshift.producer.local.worker_settings import for_spec
-from nightshift.producer.reaper.finish import finish
 from nightshift.producer.submit import auto_args
 from nightshift.producer.submit.intake import Asked
-from nightshift.producer.submit.paths import resolved
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.views import progress, watching
 
@@ -63,7 +61,6 @@ class Machine:
         """The job of the spec, new or known; a known job is continued, see `known_job`."""
         settings = permits.of_operator(spec, self.settings)
         spec = self.filled_in(spec)
-        self.finish_failed(spec)
         submitted = submit(self.ledger, spec, settings, Asked(new, adopt))
         self.steps.note(Step.SUBMITTED)
         job = open_job(self.ledger, submitted, spec, self.console)
@@ -77,14 +74,14 @@ class Machine:
             )
         return job
 
-    def finish_failed(self, spec: JobSpec) -> None:
-        """Finishes the files of a failed job that has the output directory: no reaper works here before a job does,
-        and a job that is not finished keeps its directory.
-        """
-        with self.ledger.transaction() as connection:
-            job = jobs.by_output(connection, resolved(spec).output.uri)
-        if job is not None and job.state is JobState.FAILED and job.closed_at is None:
-            finish(self.ledger, job.id, self.settings)
+    def replace(self, spec: JobSpec) -> None:
+        """Let a failed or cancelled job that has the output directory of a spec make room, see `control.replacement`."""
+        settings = permits.of_operator(spec, self.settings)
+        replaced = replacement.replace(self.ledger, self.filled_in(spec), settings)
+        if replaced is not None:
+            self.console.print(
+                f"{replaced.label} is deleted, and its output directory is free", markup=False
+            )
 
     def filled_in(self, spec: JobSpec) -> JobSpec:
         """The spec with the arguments that auto stands for on this machine, whose worker will run it."""

@@ -37,6 +37,7 @@ def run(
     new: bool,
     console: Console,
     adopt: bool = False,
+    replace: bool = False,
     pilot_rows: int | None = None,
     agreed: bool = False,
     results: str | None = None,
@@ -48,7 +49,8 @@ def run(
     look at this machine shows (`before_servers`).
 
     0 every row has an answer, 1 finished with row errors, 3 failed, paused, cancelled, or stopped
-    after the pilot. `new` and `adopt` are those of the submit. After a pilot of `pilot_rows`
+    after the pilot. `new` and `adopt` are those of the submit; with `replace` a failed or cancelled job makes room for
+    this one. After a pilot of `pilot_rows`
     somebody is asked, unless it is `agreed` to run the rest. `results` is where the lines of an OpenAI batch go. `beside` goes on while
     the job runs. The worker appends its times to `profile`, and the steps are printed at the end. `slots` engines
     work at once. Raises BadInput when the spec, the input, `results` or the home folder cannot be used.
@@ -62,9 +64,10 @@ def run(
         machine(settings, console, steps=steps, slots=slots) as here,
         beside(here.ledger),
     ):
-        here.finish_failed(spec)
+        if replace:
+            here.replace(spec)
         # A known job has passed its pilot: nobody is asked again after a crash.
-        may_run = pilot_rows is None or is_known(here.ledger, here.filled_in(spec), settings)
+        may_run = pilot_rows is None or is_known(here.ledger, spec)
         if not may_run and not _pilot(
             here, spec, settings, console, rows=pilot_rows or 0, adopt=adopt, agreed=agreed
         ):

@@ -32,7 +32,6 @@ def write(ledger: Ledger, job: Job) -> tuple[JobState, int]:
     """
     # The job may have been cancelled since finish began, also while this process was frozen.
     with ledger.transaction() as connection:
-        jobs.refuse_given_up(connection, job.id)
         job = jobs.get(connection, job.id) or job
         progress = jobs.progress(connection, job.id)
     end = _end(job, progress)

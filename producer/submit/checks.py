@@ -30,22 +30,16 @@ SHOWN_CHARACTERS = 60
 """Characters of a template that a message shows."""
 
 
-def check_output(
-    spec: JobSpec, infos: Sequence[FileInfo], *, adopting: bool = False, given: bool = False
-) -> None:
+def check_output(spec: JobSpec, infos: Sequence[FileInfo], *, adopting: bool = False) -> None:
     """BadInput for an output directory that is in use, or that cannot lie beside this input.
 
-    With `adopting` it may hold parts, which this job removes. One that a failed job has `given` may hold the manifest
-    of that job.
+    With `adopting` it may hold parts, which this job removes.
     """
     output = spec.output.uri
     names = storage.list_names(output)
     for name in storage.OWN_FOLDERS.intersection(names):
         storage.list_names(f"{output}/{name}")  # refuses a link
-    results = {name for name in names if part_names.is_result(name)}
-    if given:
-        results.discard(part_names.MANIFEST)
-    if results and not adopting:
+    if any(map(part_names.is_result, names)) and not adopting:
         raise BadInput(
             f"{output} holds the parts of a job that this ledger does not know: name another "
             "output directory, or empty it"

@@ -11,9 +11,9 @@ from nightshift.common.ledger.jobs import (
     archives,
     deadlines,
     generations,
-    given_outputs,
     job_submit,
     jobs,
+    replacements,
     watches,
 )
 from nightshift.common.ledger.jobs.jobs import Job
@@ -35,6 +35,11 @@ from nightshift.producer.submit.submitted import (
 )
 from nightshift.producer.submit.withdraw import withdraw
 
+REPLACE = (
+    "or `--replace` deletes that job, no row of which has an answer, and takes its output directory"
+)
+"""The other way out, where the job that has the directory may be replaced."""
+
 
 def existing_job(
     ledger: Ledger,
@@ -44,8 +49,8 @@ def existing_job(
     settings: Settings,
     tenant: str = "",
 ) -> Submitted | None:
-    """The job that owns the output directory; BadInput if it is not the job of this spec. None where that job failed
-    and gives the directory to a new one of this `tenant`.
+    """The job that owns the output directory; BadInput if it is not the job of this spec. Jobs of a `tenant` come
+    through the HTTP API, which cannot replace a job.
     """
     with ledger.transaction() as connection:
         job = jobs.by_output(connection, spec.output.uri)
@@ -58,23 +63,20 @@ def existing_job(
         is_watched = watches.status(connection, job.id) is not None
         elsewhere = watches.named_files(connection, job.id)
         due = deadlines.finish_by(connection, job.id)
-        facts = given_outputs.facts(connection, job.id)
-    gives = facts is not None and given_outputs.gives(facts, tenant)
+        facts = None if tenant else replacements.facts(connection, job.id)
+    why = None if facts is None else replacements.refusal(facts, tenant)
+    way = f"; {REPLACE}" if facts is not None and (why is None or why.passes) else ""
     if new:
         raise BadInput(
             f"{spec.output.uri} is the output of job {job.id}: --new wants another output directory"
         )
     if job.spec_identity != spec.identity:
-        if gives:
-            return None
-        _refuse_other_spec(ledger, job, spec)
+        _refuse_other_spec(ledger, job, spec, way)
     planned = {file.uri: (file.size, file.fingerprint) for file in files}
     found = changes(listing.as_planned(planned), planned, elsewhere)
     may_differ = is_watched or has_grown or spec.input.watch is not None
     if found.changed or (found.uris and not may_differ):
-        if gives:
-            return None
-        raise BadInput(_changed(job, found))
+        raise BadInput(_changed(job, found) + way)
     watch_seconds, state = _watch(ledger, job, spec)
     if not job.state.over:
         OwnedDirectory.of_job(ledger, job).keep(job.id)
@@ -107,7 +109,7 @@ def _reads_on(state: JobState, progress: Row) -> bool:
     return state is not JobState.CANCELLED
 
 
-def _refuse_other_spec(ledger: Ledger, job: Job, spec: JobSpec) -> None:
+def _refuse_other_spec(ledger: Ledger, job: Job, spec: JobSpec, way: str) -> None:
     """BadInput for another spec in the output directory of a job, with a directory that is free."""
     with ledger.transaction() as connection:
         free = next(
@@ -119,7 +121,7 @@ def _refuse_other_spec(ledger: Ledger, job: Job, spec: JobSpec) -> None:
     raise BadInput(
         f"{spec.output.uri} is the output of job {job.id} ({job.spec.name}), whose spec differs"
         f"{places and f' in {places}'}: a changed spec is another job, which needs another output "
-        f"directory: `--out {storage.as_typed(free)}`"
+        f"directory: `--out {storage.as_typed(free)}`{way}"
     )
 
 

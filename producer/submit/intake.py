@@ -20,7 +20,7 @@ from datetime import datetime
 import structlog
 
 from nightshift.common import permits, storage
-from nightshift.common.errors import BadInput, LeaseLost, Retryable, StorageUnavailable
+from nightshift.common.errors import BadInput, LeaseLost, StorageUnavailable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import (
     convert,
@@ -34,9 +34,7 @@ from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.holds import Hold
 from nightshift.common.ledger.jobs import (
     generations,
-    given_outputs,
     job_submit,
-    jobs,
     watches,
 )
 from nightshift.common.ledger.jobs.generations import End, Source
@@ -128,8 +126,6 @@ NOTHING = Appended(0, 0, 0, None, False)
 class Intake:
     """Files on their way in, and what is known of them so far; `answer` ends the way. A folder for `copies`
     takes the place of the output directory, which is then not read; `own_output` keeps that section of the spec.
-    A `giver` is the failed job that gives the
-    output directory up.
     """
 
     spec: JobSpec
@@ -144,7 +140,6 @@ class Intake:
     listing: Listing = field(init=False)
     directory: OwnedDirectory = field(init=False)
     adopting: bool = False
-    giver: Job | None = None
     beside: tuple[str, ...] = ()
     due: datetime | None = None
     plan: Plan = field(init=False)
@@ -274,25 +269,11 @@ def claim_output(intake: Intake) -> None:
     storage.check_directory(spec.output.uri)
     if intake.given_ledger is not None:
         intake.directory = OwnedDirectory.of(intake.ledger, spec.output.uri, intake.identity)
-        intake.giver = _giver(intake)
-        given = None if intake.giver is None else intake.giver.identity
-        intake.adopting = intake.directory.check_free(adopt=intake.asked.adopt, given=given)
-    checks.check_output(
-        spec, intake.files, adopting=intake.adopting, given=intake.giver is not None
-    )
+        intake.adopting = intake.directory.check_free(adopt=intake.asked.adopt)
+    checks.check_output(spec, intake.files, adopting=intake.adopting)
     if not intake.adopting:
         intake.beside = checks.files_beside(spec.output.uri)
         checks.refuse_foreign_rows(spec.output.uri, spec.output.format, intake.beside)
-
-
-def _giver(intake: Intake) -> Job | None:
-    """The failed job that has the output directory, if it gives the directory up."""
-    with intake.ledger.transaction() as connection:
-        job = jobs.by_output(connection, intake.spec.output.uri)
-        if job is None or job.identity == intake.identity:
-            return None
-        facts = given_outputs.facts(connection, job.id)
-    return job if facts is not None and given_outputs.gives(facts, intake.asked.tenant) else None
 
 
 def check_paths(intake: Intake) -> None:
@@ -407,24 +388,16 @@ def store_job(intake: Intake) -> None:
     ledger, spec, asked, planned = intake.ledger, intake.spec, intake.asked, intake.plan
     ordered, listing = intake.ordered, intake.listing
     output_uri, directory = spec.output.uri, intake.directory
-    new, giver = _new_job(intake), None
-    marked = directory.take(adopting=intake.adopting)
+    new = _new_job(intake)
+    made = directory.take(adopting=intake.adopting)
     try:
         with ledger.transaction() as connection:
-            if (failed := intake.giver) is not None:
-                job_submit.lock(connection, intake.identity)
-                giver = given_outputs.lock(
-                    connection, failed.id, output_uri, failed.identity, asked.tenant
-                )
-                given_outputs.give_up(connection, giver)
             directory.hold(connection)
             # Whoever removes copies of a refused submit holds the same lock.
             job_submit.lock_output(connection, output_uri)
             if not convert.are_there(spec.input, output_uri, ordered.files):
                 raise BadInput(f"copies of the input in {output_uri} are gone: submit again")
             job_id = job_submit.insert(connection, new, ordered.files)
-            if giver is not None:
-                given_outputs.note_taker(connection, giver, job_id)
             batches = job_submit.insert_batches(
                 connection, job_id, ordered.files, ordered.batches()
             )
@@ -438,9 +411,6 @@ def store_job(intake: Intake) -> None:
             audit_log.record(connection, "submit", job_id, detail=facts)
             for note in (*intake.notes, *([] if asked.within is None else [asked.within])):
                 note(connection, job_id)
-            if giver is not None:
-                # Last, since a transaction that comes to nothing brings no file back; and before workers may write.
-                directory.clear_after_failed()
             owned_files.remove_unnamed(output_uri)
             reached(Moment.SUBMITTING)
     except (BadInput, LeaseLost, KeyboardInterrupt) as error:
@@ -449,15 +419,12 @@ def store_job(intake: Intake) -> None:
         try:
             existing = existing_job(ledger, spec, listing, asked.new, intake.settings, asked.tenant)
         finally:
-            if existing is None:
-                _undo(intake, marked)
+            if existing is None and made:
+                directory.release()
         if existing is None or not isinstance(error, BadInput):
             raise
         intake.answer = existing
         return
-    except Retryable:
-        _undo(intake, marked=False)
-        raise
     intake.answer = Submitted(
         job_id,
         True,
@@ -471,16 +438,7 @@ def store_job(intake: Intake) -> None:
         budget_counts=budget_counts(spec),
         rows_left_out=planned.left_out,
         linked_twice=listing.remark,
-        given_by=None if giver is None else giver.job_id,
     )
-
-
-def _undo(intake: Intake, marked: bool) -> None:
-    """Lets the output directory be as it was before a submit that stored no job."""
-    if marked:
-        intake.directory.release()
-    if intake.giver is not None:
-        intake.directory.give_back(intake.giver)
 
 
 def store_generation(intake: Intake) -> None:

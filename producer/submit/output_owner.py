@@ -8,11 +8,11 @@ from one whose job is stored at this moment.
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from nightshift.common import storage
-from nightshift.common.errors import BadInput, LedgerUnavailable, Retryable, StorageUnavailable
+from nightshift.common.errors import BadInput, LedgerUnavailable, StorageUnavailable
 from nightshift.common.formats import owner_marker, part_names
 from nightshift.common.formats.owner_marker import Owner
 from nightshift.common.ledger import Ledger, schema
@@ -82,16 +82,15 @@ class OwnedDirectory:
         """Whether the marker names this job."""
         return self.marker() == self.owner
 
-    def check_free(self, *, adopt: bool, given: str | None = None) -> bool:
+    def check_free(self, *, adopt: bool) -> bool:
         """BadInput where a new job cannot have the directory; changes nothing.
 
-        A marker of the job with the identity `given`, which gives the directory up, is no reason. With `adopt` a marker of the same job in another ledger is no reason. Returns whether there is
+        With `adopt` a marker of the same job in another ledger is no reason. Returns whether there is
         something to adopt: the marker of the same job, and `adopt`.
         """
         found = self.marker()
         claim = claim_of(found, self.owner)
-        is_given = found is not None and found == replace(self.owner, identity=given or "")
-        if not is_given and not (adopt and claim is Claim.SAME_JOB_ELSEWHERE):
+        if not (adopt and claim is Claim.SAME_JOB_ELSEWHERE):
             with self.ledger.transaction() as connection:
                 self._refuse(connection, found)
         _refuse_neighbours(self.ledger, self.uri)
@@ -145,23 +144,6 @@ class OwnedDirectory:
             if known is None and self.is_owned():
                 storage.delete(owner_marker.place(self.uri))
                 storage.remove_directory(self.uri)
-
-    def clear_after_failed(self) -> None:
-        """Removes what a failed job without an answer left in the directory that it gave up: its manifest, and parts
-        that never counted. The caller holds the row of that job.
-        """
-        staged = storage.list_names(part_names.staged(self.uri, ""))
-        uris = [part_names.staged(self.uri, name) for name in filter(part_names.is_staged, staged)]
-        storage.delete_all(uris)
-        storage.delete(part_names.final(self.uri, part_names.MANIFEST))
-
-    def give_back(self, failed: Job) -> None:
-        """Lets the marker name the failed job again, where the job that was to get the directory was not stored."""
-        with suppress(Retryable, BadInput):
-            with self.ledger.transaction() as connection:
-                job = jobs.by_output(connection, self.uri)
-            if job is not None and job.id == failed.id:
-                OwnedDirectory.of_job(self.ledger, job).keep(job.id)
 
     def keep(self, job_id: int) -> None:
         """Makes the marker of a known job where there is none, if that is possible, and where

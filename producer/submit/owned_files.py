@@ -81,16 +81,11 @@ def remove_unnamed(output_uri: str) -> None:
 
 
 def lock(connection: Connection, job: Job) -> None:
-    """Lock the row of the job to the end of the transaction. Raise LeaseLost if the job was deleted or gave
-    its output directory up.
-    """
+    """Lock the row of the job to the end of the transaction. Raise LeaseLost if the job was deleted."""
     try:
         jobs.lock(connection, job.id)
     except BadInput as error:
         raise LeaseLost(str(error)) from error
-    now = jobs.get(connection, job.id)
-    if now is None or now.output_uri != job.output_uri:
-        raise LeaseLost(f"job {job.id} gave {job.output_uri} up: the files there are left alone")
 
 
 def _hold(connection: Connection, directory: OwnedDirectory, job: Job) -> None:

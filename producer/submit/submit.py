@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager
 
 from nightshift.common import storage
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.jobs import given_outputs, jobs
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.producer.submit.intake import (
@@ -72,13 +72,7 @@ def spec_and_identity(spec: JobSpec, settings: Settings) -> tuple[JobSpec, str]:
     return intake.spec, intake.identity
 
 
-def is_known(ledger: Ledger, spec: JobSpec, settings: Settings) -> bool:
-    """Whether the ledger has the job of this spec, or another one that keeps the output directory to itself."""
+def is_known(ledger: Ledger, spec: JobSpec) -> bool:
+    """Return whether a job of the ledger has the output directory of this spec."""
     with ledger.transaction() as connection:
-        job = jobs.by_output(connection, resolved(spec).output.uri)
-        facts = None if job is None else given_outputs.facts(connection, job.id)
-    if job is None or facts is None:
-        return False
-    return (
-        not given_outputs.gives(facts, "") or spec_and_identity(spec, settings)[1] == job.identity
-    )
+        return jobs.by_output(connection, resolved(spec).output.uri) is not None

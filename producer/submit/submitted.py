@@ -50,8 +50,7 @@ class Submitted:
     input a job that was found does not have; a watched one takes them by itself. `arranged` says of a new
     job that its rows run in another order than the dataset's; `auto_args` what `engine.args: auto` stands
     for in it. `linked_twice` is what the listing of the input remarks,
-    `newer_version` that the table it reads has a newer version, `rows_left_out` how many rows of its files `input.where` leaves out. `given_by`
-    is the failed job that gave its output directory to a new one. `budget_counts` says how the budget of a new job
+    `newer_version` that the table it reads has a newer version, `rows_left_out` how many rows of its files `input.where` leaves out. `budget_counts` says how the budget of a new job
     counts tokens.
     """
 
@@ -69,7 +68,6 @@ class Submitted:
     linked_twice: str | None = None
     rows_left_out: int = 0
     newer_version: str | None = None
-    given_by: int | None = None
     budget_counts: str | None = None
 
     @property
@@ -79,11 +77,6 @@ class Submitted:
             retry = f"`nightshift retry {self.job_id} --failed`"
             return [f"job {self.job_id} has failed: fix the cause, then {retry} continues the job"]
         found = [] if self.state.over else [field.message(self.job_id) for field in self.kept]
-        if self.given_by is not None:
-            found.append(
-                f"job {self.given_by}, which failed before a row had an answer, gave its output directory to job "
-                f"{self.job_id}"
-            )
         if self.beside:
             found.append(
                 "the output directory is not empty: the parts will lie beside "

@@ -13,7 +13,7 @@ def next_steps(row: Values, here: Here = FLEET) -> list[str]:
         steps.append((advise(Need.RESUME, here, job), "resumes the job"))
     if row["rows_failed"]:
         steps.append((f"nightshift errors {row['job']}", "the rows that failed, and why"))
-    if row["status"] == "failed" and row.get("output_to") is None:
+    if row["status"] == "failed":
         then = (
             "runs them again"
             if row["rows_failed"]

@@ -300,7 +300,7 @@ def report_end(
     of `run` and `wait` (DESIGN section 11). The rate of a job of which nothing `ran` now is left out.
     """
     with ledger.transaction() as connection:
-        row = {**_row(connection, job.id, here), "output_to": jobs.output_to(connection, job.id)}
+        row = _row(connection, job.id, here)
         found = watching.watching(connection, job.id)
         if row["rows_failed"]:
             row = {**row, "error_kinds": failed_rows.count_by_kind(connection, job.id)}

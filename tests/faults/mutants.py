@@ -1352,9 +1352,40 @@ MUTANTS = (
         (f"{TABLES}::test_each_part_is_looked_at_before_the_table_names_it",),
     ),
     Mutant(
+        "a job with a committed part is not replaced",
+        "common/ledger/jobs/replacements.py",
+        "    if facts.has_parts or facts.is_archived:",
+        "    if facts.is_archived:",
+        ("tests/integration/test_replace.py::test_a_job_with_a_row_stays",),
+    ),
+    Mutant(
+        "a job with a batch that may still be committed is not replaced",
+        "common/ledger/jobs/replacements.py",
+        "    if facts.is_owned:",
+        "    if False:",
+        ("tests/integration/test_replace.py::test_a_job_that_may_still_have_a_row_stays",),
+    ),
+    Mutant(
+        "a replacement is decided under the lock of the job",
+        "common/ledger/jobs/deletions.py",
+        "    allowed(connection)\n",
+        "",
+        ("tests/integration/test_replace.py::test_a_retry_that_came_first_keeps_the_job",),
+    ),
+    Mutant(
+        "no name of a part is given twice",
+        "common/formats/part_names.py",
+        'f"part-{seq:06d}-b{batch_id}-a{attempt}',
+        'f"part-{seq:06d}-a{attempt}',
+        (
+            "tests/integration/test_suspended_reapers.py::"
+            "test_a_part_that_a_worker_has_replaced_and_is_about_to_delete",
+        ),
+    ),
+    Mutant(
         "look at the rows of a part before the table names it",
         "producer/tables/data_files.py",
-        "        if footer.starts[-1] != rows:",
+        "        if footer.starts[-1] != part.rows:",
         "        if footer.starts[-1] < 0:",
         (f"{TABLES}::test_each_part_is_looked_at_before_the_table_names_it",),
     ),

@@ -29,10 +29,6 @@ ROW = {
             ["nightshift run SPEC", "nightshift run SPEC --out"],
         ),
         (
-            {"status": "failed", "reason": "no module", "output_to": 4},
-            ["nightshift run SPEC --out"],
-        ),
-        (
             {"status": "completed", "rows_failed": 5},
             ["nightshift errors 3", "nightshift retry 3 --failed"],
         ),

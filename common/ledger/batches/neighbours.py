@@ -16,12 +16,9 @@ MOST_READ = 1_000
 """Queued batches of a job that are looked at to find a new place: the next in line."""
 
 HEAD = text("""
-    SELECT next.job_id, next.seq, next.attempt > j.first_attempt AS tried
-    FROM (SELECT job_id, seq, attempt, priority, rank, id FROM batches
-          WHERE queue = :queue AND state = 'queued'
-          ORDER BY priority DESC, rank, id LIMIT :most) AS next
-    JOIN jobs j ON j.id = next.job_id
-    ORDER BY next.priority DESC, next.rank, next.id
+    SELECT job_id, seq, attempt > 0 AS tried FROM batches
+    WHERE queue = :queue AND state = 'queued'
+    ORDER BY priority DESC, rank, id LIMIT :most
 """)
 """The batches of a queue that are next in line."""
 
@@ -61,7 +58,7 @@ SWAP = text("""
         SELECT id, seq, rank FROM batches
         WHERE job_id = :job AND seq = ANY (CAST(:seqs AS int[])) AND state = 'queued'
           AND queue = :queue AND losses < :lone_losses
-          AND attempt = (SELECT first_attempt FROM jobs WHERE id = :job)
+          AND attempt = 0
         ORDER BY id FOR UPDATE SKIP LOCKED
     ), ranks AS (
         SELECT rank, row_number() OVER (ORDER BY rank, id) AS place FROM taken

@@ -62,7 +62,6 @@ class Archive:
 DUE = text(f"""
     SELECT j.id FROM jobs j LEFT JOIN job_archives a ON a.job_id = j.id
     WHERE j.closed_at < now() - make_interval(days => :days)
-      AND j.output_to IS NULL  -- it has no directory for an archive
       AND {holds.free(Kind.ARCHIVE, "j.id")}
       AND NOT EXISTS (SELECT FROM deletions d WHERE d.job_id = j.id)
       AND (coalesce(a.state, 'kept') = 'kept'

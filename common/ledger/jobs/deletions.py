@@ -5,6 +5,8 @@ last, so that a deletion that was cut off is found and goes on, and so that nobo
 directory before the files of the job are gone.
 """
 
+from collections.abc import Callable
+
 from sqlalchemy import text
 
 from nightshift.common.errors import BadInput
@@ -59,11 +61,18 @@ UNDELIVERED = text("""
 """The batch of a job, whose files of results are still to be written."""
 
 
-def begin(connection: Connection, job_id: int, *, output: bool) -> tuple[bool, bool]:
-    """Notes that a closed job is being deleted, with its `output` where somebody has said so now or
-    before. Returns whether the output goes, and whether the deletion is new.
+def begin(
+    connection: Connection,
+    job_id: int,
+    *,
+    output: bool,
+    allowed: Callable[[Connection], object] = lambda _: None,
+) -> tuple[bool, bool]:
+    """Record that a closed job is being deleted, with its `output` if somebody has asked for that now or
+    before. Return whether the output goes, and whether the deletion is new.
 
-    BadInput for a job that is not closed, and for one of a batch whose results are not delivered.
+    BadInput for a job that is not closed, and for one of a batch whose results are not delivered; and whatever
+    `allowed` raises, which is called once the row of the job is locked.
     """
     # A batch comes before its job, as everywhere.
     undelivered = connection.scalar(UNDELIVERED, {"id": job_id})
@@ -73,6 +82,7 @@ def begin(connection: Connection, job_id: int, *, output: bool) -> tuple[bool, b
             "cancel the batch, or wait for its end"
         )
     state = jobs.lock(connection, job_id)
+    allowed(connection)
     if not state.over:
         raise BadInput(f"job {job_id} is {state}: `nightshift cancel {job_id}` ends it first")
     table_commits.refuse_under_way(connection, job_id)

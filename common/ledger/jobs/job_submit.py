@@ -139,13 +139,6 @@ def insert_files(
     connection.execute(INSERT_FILES, {"job_id": job_id, "first_file": first_file, **columns})
 
 
-NUMBER_ATTEMPTS = text("""
-    UPDATE batches b SET attempt = j.first_attempt FROM jobs j
-    WHERE j.id = :id AND j.first_attempt > 0 AND b.job_id = j.id AND b.seq >= :first_seq
-""")
-"""In an output directory that was another job's, no part has the name of a part of that job."""
-
-
 def insert_batches(
     connection: Connection,
     job_id: int,
@@ -179,7 +172,6 @@ def insert_batches(
                 )
             )
             count += 1
-    connection.execute(NUMBER_ATTEMPTS, {"id": job_id, "first_seq": first_seq})
     return count
 
 

@@ -298,23 +298,6 @@ def refuse_deleted(connection: Connection, job_id: int) -> None:
         )
 
 
-def output_to(connection: Connection, job_id: int) -> int | None:
-    """The job that got the output directory of this failed one; None for all others."""
-    found: int | None = connection.scalar(
-        text("SELECT output_to FROM jobs WHERE id = :id"), {"id": job_id}
-    )
-    return found
-
-
-def refuse_given_up(connection: Connection, job_id: int) -> None:
-    """BadInput for a failed job that gave its output directory to another one."""
-    if (taker := output_to(connection, job_id)) is not None:
-        raise BadInput(
-            f"job {job_id} failed and gave its output directory to job {taker}, so it cannot run again: submit its "
-            "spec with another output directory"
-        )
-
-
 def reopen(connection: Connection, job_id: int) -> None:
     """A completed or failed job runs again (retry).
 
@@ -323,7 +306,6 @@ def reopen(connection: Connection, job_id: int) -> None:
     """
     state = lock(connection, job_id)
     refuse_deleted(connection, job_id)
-    refuse_given_up(connection, job_id)
     if state in (JobState.RUNNING, JobState.PAUSED):
         return
     if not _move(connection, job_id, JobState.RUNNING):

@@ -2,8 +2,8 @@
 
 WITH owned AS MATERIALIZED (
     SELECT b.id, b.attempt, b.state, b.part_name,
-           coalesce(p.attempt, j.first_attempt) AS inherited, b.parent_id
-    FROM batches b JOIN jobs j ON j.id = b.job_id LEFT JOIN batches p ON p.id = b.parent_id
+           coalesce(p.attempt, 0) AS inherited, b.parent_id
+    FROM batches b LEFT JOIN batches p ON p.id = b.parent_id
     WHERE b.job_id = :id
 ), counted AS (
     SELECT a.batch_id, count(*) AS leases, min(a.attempt) AS first,

@@ -86,8 +86,6 @@ CREATE TABLE jobs (
     uploads text,
     outputs text,
     stored_bytes bigint,
-    output_to bigint,
-    first_attempt integer NOT NULL DEFAULT 0,
     archived_at timestamptz,
     CHECK ((state <> 'completed') OR (closed_at IS NOT NULL))
 );
@@ -119,10 +117,6 @@ COMMENT ON COLUMN jobs.outputs IS
     'The folder of the server with the outputs of the tenant, which the job may use, too.';
 COMMENT ON COLUMN jobs.stored_bytes IS
     'Bytes of its live parts when it was closed last, 0 before; null where its output is not in the store.';
-COMMENT ON COLUMN jobs.output_to IS
-    'The job that got the output directory of this failed one, which never runs again; null for all others.';
-COMMENT ON COLUMN jobs.first_attempt IS
-    'The number behind which the attempts of batches begin: the last one of the job that had the output directory.';
 COMMENT ON COLUMN jobs.archived_at IS
     'When its batches, attempts and row errors left for files; null while they are in the tables.';
 CREATE INDEX jobs_open ON jobs (pool, engine_key, priority DESC)
