@@ -69,14 +69,13 @@ class Outcome(StrEnum):
 class ArchiveState(StrEnum):
     """Where the batches, attempts and row errors of a closed job are (`job_archives.state`).
 
-    Kept: in Postgres. In every other state the files count, and Postgres has some of the rows at
-    most: leaving it, gone, or coming back.
+    Kept: in Postgres. In the other states the files count, and Postgres has some of the rows at most: leaving it, or
+    gone.
     """
 
     KEPT = "kept"
     LEAVING = "leaving"
     ARCHIVED = "archived"
-    RETURNING = "returning"
 
 
 class RowErrorKind(StrEnum):
@@ -109,9 +108,8 @@ JOB_MOVES: dict[JobState, frozenset[JobState]] = {
 
 ARCHIVE_MOVES: dict[ArchiveState, frozenset[ArchiveState]] = {
     ArchiveState.KEPT: frozenset({ArchiveState.LEAVING}),
-    ArchiveState.LEAVING: frozenset({ArchiveState.ARCHIVED, ArchiveState.RETURNING}),
-    ArchiveState.ARCHIVED: frozenset({ArchiveState.RETURNING}),
-    ArchiveState.RETURNING: frozenset({ArchiveState.KEPT, ArchiveState.LEAVING}),
+    ArchiveState.LEAVING: frozenset({ArchiveState.ARCHIVED}),
+    ArchiveState.ARCHIVED: frozenset(),
 }
 
 BATCH_MOVES: dict[BatchState, frozenset[BatchState]] = {

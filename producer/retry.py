@@ -7,7 +7,7 @@ from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.batches import retries
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.jobs import generations
+from nightshift.common.ledger.jobs import generations, jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.states import JobState, RowErrorKind
@@ -15,7 +15,6 @@ from nightshift.common.text import counted, counted_batches, plural
 from nightshift.producer import under_way, wings
 from nightshift.producer.advice.advice import Need, goes_on, nobody_works
 from nightshift.producer.advice.here import FLEET, Here
-from nightshift.producer.closed_jobs import bring_back
 from nightshift.producer.submit import restore_copies
 from nightshift.producer.submit.withdraw import withdraw
 
@@ -58,13 +57,14 @@ def retry(
     over again. When the command is cut off, a second one does the rest. What stands on the job runs
     again too.
 
-    Batches of an archived job come back first, and copies of the input that are gone. Without `settings` those of
+    Copies of the input that are gone come back first. Without `settings` those of
     the environment hold. With `overtake` a person has said that what others did to the table of the job is passed over.
-    Raises BadInput for a cancelled job and for one whose archive is gone, and whatever `allowed` raises. `allowed` is
+    Raises BadInput for a cancelled or archived job, and whatever `allowed` raises. `allowed` is
     called in the transaction that begins, and before a copy is made. `agreed` is called with the state of the job
     under its lock where rows would run again; where it raises, none does.
     """
-    bring_back(ledger, job)
+    with ledger.transaction() as connection:
+        jobs.refuse_archived(connection, job.id)
     under_way.wait(ledger, job.id)
     for check in wings.offered("before_retry"):
         check(ledger, job, settings or load_settings(), overtake=overtake)

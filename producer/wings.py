@@ -15,8 +15,7 @@ or where a function stands (`module:name`), so that nothing of a wing is importe
   deleted.
 - `duties(reaper)`: what a reaper does for the wing, as `reaper/duty.py` describes duties.
 - `standings(connection, rows, here, tenant)`: rows of jobs with their `standing`, see `views/standings.py`.
-- `bring_back(ledger, job)`, `archived_errors(ledger, job, kind=, limit=)`: rows of a closed job that are
-  not in Postgres, see `closed_jobs.py`.
+- `read_archived(ledger, job)`: a context with a ledger that has every row of a closed job, see `closed_jobs.py`.
 - `run_again(connection, job_id)`: what stands on a job and runs again with it, see `retry.py`.
 - `growing(ledger, job, settings, is_over)`: a context that bounds what is read and added while a look lets a job grow,
   and ends it once it `is_over`; raises NoRoom for rows that the owner may not have now, CutOff for a look that is over.

@@ -27,8 +27,8 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import archives, jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
+from nightshift.producer import closed_jobs
 from nightshift.producer.archive import retention
-from nightshift.producer.archive.come_back import bring_back
 
 T = TypeVar("T")
 
@@ -211,7 +211,7 @@ def _store(url: str, batches: int) -> Job:
 
 
 def _leaving(ledger: Ledger, live: Live, url: str, job: Job, calls: int) -> list[Line]:
-    """A job leaves while others claim, and comes back."""
+    """A job leaves while others claim, and is read from its archive."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
             "UPDATE jobs SET closed_at = now() - interval '2 days' WHERE id = %s", (job.id,)
@@ -228,12 +228,17 @@ def _leaving(ledger: Ledger, live: Live, url: str, job: Job, calls: int) -> list
     text = f"{seconds:.0f} s, {bytes_written / 2**20:.0f} MiB of files"
     lines.append(Line(SECTION, f"{size:,} batches and attempts leave", text, "", 1, ""))
     vacuum = _vacuum(url, analyze=False)
-    seconds, _ = _timed(lambda: bring_back(ledger, job))
-    lines.append(Line(SECTION, f"{size:,} come back", f"{seconds:.0f} s", "", 1, ""))
+    seconds, _ = _timed(lambda: _read(ledger, job))
+    lines.append(Line(SECTION, f"{size:,} are loaded to be read", f"{seconds:.0f} s", "", 1, ""))
     for each in lines[-2:]:
         console.print(f"{each.contender}: {each.rate}")
     console.print(f"vacuum after they left: {vacuum:.1f} s")
     return lines
+
+
+def _read(ledger: Ledger, job: Job) -> None:
+    with closed_jobs.readable(ledger, job):
+        pass
 
 
 def _as_set(url: str) -> tuple[int, float]:

@@ -114,13 +114,8 @@ class Ledger:
         then the outcome is unknown and the caller reads back; likewise on deadlocks and timeouts.
         Raises Permanent when the database refuses the statement itself.
         """
-        try:
-            with self.engine.begin() as connection:
-                yield connection
-        except PoolTimeout as error:
-            raise LedgerUnavailable(f"no free connection to Postgres at {self.place}") from error
-        except (DBAPIError, psycopg.Error) as error:
-            raise _wrapped(error, self.place) from error
+        with wrapped_errors(self.place), self.engine.begin() as connection:
+            yield connection
 
     def waiting_seconds(self, thread: int) -> float:
         """Return how long a thread, by its identifier, has waited for an answer that is not there yet."""
@@ -146,6 +141,17 @@ class Ledger:
         connection.adapters.register_dumper(RowRanges, RowRangesDumper)
         connection.adapters.register_loader("int8multirange", RowRangesLoader)
         return connection
+
+
+@contextmanager
+def wrapped_errors(place: str) -> Iterator[None]:
+    """Raise the driver's errors as errors of our own, which name the server at `place`."""
+    try:
+        yield
+    except PoolTimeout as error:
+        raise LedgerUnavailable(f"no free connection to Postgres at {place}") from error
+    except (DBAPIError, psycopg.Error) as error:
+        raise _wrapped(error, place) from error
 
 
 SERVER_CLOCK = """

@@ -121,6 +121,14 @@ def read(job: Job, file: ArchiveFile) -> Iterator[pa.RecordBatch]:
         yield from pq.ParquetFile(handle).iter_batches(batch_size=PAGE_ROWS)
 
 
+def columns(job: Job, file: ArchiveFile) -> list[str]:
+    """Return the names of the columns of a file."""
+    uri = part_names.archived(job.output_uri, file.name)
+    with storage.open_input(uri, links=False) as handle:
+        names: list[str] = pq.read_schema(handle).names
+    return names
+
+
 def delete(ledger: Ledger, job: Job, names: Iterable[str]) -> None:
     """Removes files of the archive, as far as the store lets them go, and the folder if it is empty."""
     owned_files.delete(ledger, job, [part_names.archived(job.output_uri, name) for name in names])

@@ -1,5 +1,4 @@
-"""Where the archive takes part: rows of jobs that were closed for long leave Postgres, and come back."""
+"""Where the archive takes part: rows of jobs that were closed for long leave Postgres, and are read from their files."""
 
 duties = "nightshift.producer.archive.retention:duties"
-bring_back = "nightshift.producer.archive.come_back:bring_back"
-archived_errors = "nightshift.producer.archive.come_back:archived_errors"
+read_archived = "nightshift.producer.archive.reading:read_archived"

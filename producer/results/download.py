@@ -24,7 +24,7 @@ from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import live_parts
 from nightshift.common.text import counted
-from nightshift.producer.closed_jobs import bring_back
+from nightshift.producer.closed_jobs import readable
 from nightshift.producer.results import collect, part_files
 
 Kind = Literal["jsonl", "csv", "parquet"]
@@ -137,15 +137,14 @@ def prepare(
     ledger: Ledger, job: Job, kind: Kind, *, partial: bool = False, sample: int | None = None
 ) -> Download:
     """The file of a job as it is now; with `partial` of the rows that it has so far, with `sample` of the first so
-    many of these. Batches of an archived job come back first.
+    many of these.
 
     Raises BadInput where the job has no rows, or not all of them and that is not asked for, and where its
     output is outside of the roots that it is held to; Permanent where parts and ledger disagree.
     """
-    bring_back(ledger, job)
     if job.roots is not None:
         storage.check_held([job.output_uri], job.roots, storage.OF_JOB)
-    with ledger.transaction() as connection:
+    with readable(ledger, job) as own, own.transaction() as connection:
         one_moment(connection)
         job = jobs.get(connection, job.id) or job
         progress = jobs.progress(connection, job.id)

@@ -25,7 +25,7 @@ from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import live_parts
 from nightshift.common.states import JobState
 from nightshift.common.text import kept_message, one_line
-from nightshift.producer.closed_jobs import bring_back
+from nightshift.producer.closed_jobs import readable
 
 T = TypeVar("T")
 
@@ -65,10 +65,10 @@ def pages_of(
     """What a query says of a job's root batches, page by page: from one `seq` to before another; of
     one `generation` where one is given.
 
-    Batches of an archived job come back first; raises BadInput where its archive is gone.
+    Those of an archived job are read from its archive; raises BadInput if that is gone.
     """
-    bring_back(ledger, job)
-    yield from _pages(ledger, job, query, generation, max(1, PAGE_ROWS // job.spec.batch.rows))
+    with readable(ledger, job) as own:
+        yield from _pages(own, job, query, generation, max(1, PAGE_ROWS // job.spec.batch.rows))
 
 
 def _pages(
@@ -101,14 +101,14 @@ def names(
     ledger: Ledger, job: Job, generation: Generation | None = None
 ) -> Iterator[tuple[str, int]]:
     """Name and batch of each live part, in no order; those of one generation where one is given."""
-    bring_back(ledger, job)
-    return kept_names(ledger, job, generation)
+    with readable(ledger, job) as own:
+        yield from kept_names(own, job, generation)
 
 
 def kept_names(
     ledger: Ledger, job: Job, generation: Generation | None = None
 ) -> Iterator[tuple[str, int]]:
-    """The same of the batches that are in the ledger now: those of an archived job do not come back."""
+    """The same of the batches that are in the ledger now, which those of an archived job are not."""
     query = live_parts.part_names_between
     return chain.from_iterable(_pages(ledger, job, query, generation, PAGE_ROOTS))
 

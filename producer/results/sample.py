@@ -19,7 +19,7 @@ from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import failed_rows, job_facts, live_parts
 from nightshift.common.spec import ANSWERED_BY
-from nightshift.producer.closed_jobs import bring_back
+from nightshift.producer.closed_jobs import readable
 from nightshift.producer.results import part_files
 
 USAGE_COLUMNS = ("row_index", "finish_reason", "prompt_tokens", "output_tokens", ANSWERED_BY)
@@ -54,39 +54,36 @@ def sample(ledger: Ledger, job: Job, count: int, seed: int, *, errors_only: bool
     """Draws `count` of the finished rows, or of the failed ones; BadInput when there is none.
 
     The rows are drawn in dataset order, so of a finished job they depend on the seed alone, not on
-    batches or workers. Batches of an archived job come back first.
+    batches or workers.
     """
-    bring_back(ledger, job)
-    with ledger.transaction() as connection:
-        if errors_only:
-            finished = failed_rows.with_lines(connection, job.id)
-        else:
-            arranged = job_facts.is_arranged(connection, job.id)
-            most = MOST_ROWS // job.spec.batch.rows + 1 if arranged else None
-            finished = live_parts.finished_rows(connection, job.id, most)
-        if not finished.ranges:
-            kind = "failed" if errors_only else "finished"
-            raise BadInput(f"job {job.id} has no {kind} rows{'' if errors_only else ' yet'}")
-        total = len(finished)
-        known = total if errors_only else live_parts.count_finished(connection, job.id)
-        places = random.Random(seed).sample(range(total), min(count, total))
-        indices = _rows_at(finished, places)
-    drawn = Sample(known, seed, errors_only)
-    _fill(ledger, job, indices, drawn)
+    with readable(ledger, job) as own:
+        with own.transaction() as connection:
+            if errors_only:
+                finished = failed_rows.with_lines(connection, job.id)
+            else:
+                arranged = job_facts.is_arranged(connection, job.id)
+                most = MOST_ROWS // job.spec.batch.rows + 1 if arranged else None
+                finished = live_parts.finished_rows(connection, job.id, most)
+            if not finished.ranges:
+                kind = "failed" if errors_only else "finished"
+                raise BadInput(f"job {job.id} has no {kind} rows{'' if errors_only else ' yet'}")
+            total = len(finished)
+            known = total if errors_only else live_parts.count_finished(connection, job.id)
+            places = random.Random(seed).sample(range(total), min(count, total))
+            indices = _rows_at(finished, places)
+        drawn = Sample(known, seed, errors_only)
+        _fill(own, job, indices, drawn)
     drawn.rows.sort(key=lambda row: int(row["row_index"]))
     return drawn
 
 
 def chosen(ledger: Ledger, job: Job, indices: Sequence[int]) -> Sample:
-    """These rows, in this order, as far as they have an answer; the note of the sample says if none has one.
-
-    Batches of an archived job come back first.
-    """
+    """These rows, in this order, as far as they have an answer; the note of the sample says if none has one."""
     drawn = Sample(len(indices), 0)
     if not indices:
         return drawn
-    bring_back(ledger, job)
-    _fill(ledger, job, indices, drawn)
+    with readable(ledger, job) as own:
+        _fill(own, job, indices, drawn)
     places = {index: place for place, index in enumerate(indices)}
     drawn.rows.sort(key=lambda row: places[row["row_index"]])
     if not drawn.rows:

@@ -8,7 +8,6 @@ from nightshift.common.formats import output_schema
 from nightshift.common.formats.convert import Converter
 from nightshift.common.ledger import Ledger, Row, audit_log
 from nightshift.common.ledger.jobs import (
-    archives,
     deadlines,
     generations,
     job_submit,
@@ -22,7 +21,6 @@ from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
 from nightshift.common.storage import Listing
 from nightshift.common.text import counted, first_few
-from nightshift.producer.closed_jobs import bring_back
 from nightshift.producer.submit import table_input
 from nightshift.producer.submit.arrange.arrange import restore
 from nightshift.producer.submit.changes import Changes, changes
@@ -133,8 +131,6 @@ def _watch(ledger: Ledger, job: Job, spec: JobSpec) -> tuple[int | None, JobStat
     wanted, state, reopened = spec.input.watch_seconds, job.state, False
     if state in (JobState.CANCELLED, JobState.FAILED):
         return None, state
-    if wanted is not None:
-        bring_back(ledger, job)
     with ledger.transaction() as connection:
         if wanted is not None:
             job_submit.lock(connection, job.identity)
@@ -148,7 +144,7 @@ def _watch(ledger: Ledger, job: Job, spec: JobSpec) -> tuple[int | None, JobStat
             if started or reopened:
                 jobs.count_change(connection, job.id)
             if reopened:
-                archives.refuse_away(connection, job.id)
+                jobs.refuse_archived(connection, job.id)
                 jobs.reopen(connection, job.id)
                 state = JobState.RUNNING
         watched = watches.status(connection, job.id)

@@ -7,7 +7,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.formats import hive, output_schema
 from nightshift.common.ledger import Connection, Ledger
 from nightshift.common.ledger.engines import loads
-from nightshift.common.ledger.jobs import archives, generations, jobs, table_commits, watches
+from nightshift.common.ledger.jobs import generations, jobs, table_commits, watches
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.spec import RequestsTask
 from nightshift.common.states import JobState
@@ -80,7 +80,7 @@ def open_job(connection: Connection, job: Job) -> bool:
     if state is JobState.CANCELLED:
         raise BadInput(f"job {job.id} was cancelled meanwhile, which is final")
     # Under the lock: a deletion or an archive of the job may have begun since the files were planned.
-    archives.refuse_away(connection, job.id)
+    jobs.refuse_archived(connection, job.id)
     table_commits.refuse_under_way(connection, job.id)
     jobs.count_change(connection, job.id)
     if state.over:

@@ -35,6 +35,7 @@ from nightshift.common.ledger.holds import Hold
 from nightshift.common.ledger.jobs import (
     generations,
     job_submit,
+    jobs,
     watches,
 )
 from nightshift.common.ledger.jobs.generations import End, Source
@@ -47,7 +48,6 @@ from nightshift.common.spec.sections import OutputSpec
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo, Listing
 from nightshift.producer import wings
-from nightshift.producer.closed_jobs import bring_back
 from nightshift.producer.submit import (
     auto_args,
     checks,
@@ -210,12 +210,11 @@ def resolve(intake: Intake) -> None:
 
 
 def open_up(intake: Intake) -> None:
-    """The batches of a job that left the ledger come back before the job grows, and the copies of one that
-    failed: its batches that had not run go on.
-    """
+    """Before the job grows, the copies of one that failed come back: its batches that had not run go on."""
     job = intake.grown.job
     growing.refuse(job)
-    bring_back(intake.ledger, job)
+    with intake.ledger.transaction() as connection:
+        jobs.refuse_archived(connection, job.id)
     if job.state is JobState.FAILED:
         restore_copies.restore(intake.ledger, job, settings=intake.settings)
 

@@ -14,7 +14,7 @@ from nightshift.common.ledger.queries import audit
 from nightshift.common.states import JobState
 from nightshift.common.system_errors import told
 from nightshift.common.text import counted, first_few, left_out_rows
-from nightshift.producer.closed_jobs import bring_back
+from nightshift.producer.closed_jobs import readable
 from nightshift.producer.submit.output_owner import OwnedDirectory
 from nightshift.producer.verify import generations
 from nightshift.producer.verify.check_result import CheckResult, Problem
@@ -31,11 +31,14 @@ def verify(ledger: Ledger, job: Job) -> list[Problem]:
 
 
 def checks(ledger: Ledger, job: Job) -> Iterator[CheckResult]:
-    """The result of each check as soon as the check is made, in a fixed order.
-
-    Batches of an archived job come back first; raises BadInput where its archive is gone.
+    """The result of each check as soon as the check is made, in a fixed order. Raises BadInput if the archive of the
+    job is gone.
     """
-    bring_back(ledger, job)
+    with readable(ledger, job) as own:
+        yield from _checks(own, job)
+
+
+def _checks(ledger: Ledger, job: Job) -> Iterator[CheckResult]:
     with ledger.transaction() as connection:
         job = jobs.get(connection, job.id) or job
         progress = jobs.progress(connection, job.id)

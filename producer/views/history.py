@@ -59,11 +59,8 @@ def history(
     seq: int | None,
     tenant: str | None = None,
 ) -> History:
-    """The latest leases of a job; those of an archived job come back from its archive first. A reader of
-    a `tenant` sees no names of others who changed the job.
-    """
-    closed_jobs.bring_back(ledger, job)
-    with ledger.transaction() as connection:
+    """The latest leases of a job. A reader of a `tenant` sees no names of others who changed the job."""
+    with closed_jobs.readable(ledger, job) as own, own.transaction() as connection:
         found = job_facts.attempts(connection, job.id, limit=limit, outcome=outcome, seq=seq)
         outcomes = job_facts.outcomes(connection, job.id)
         most = sum(outcomes.values()) if outcome is None else outcomes.get(outcome, 0)

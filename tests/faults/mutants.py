@@ -647,10 +647,9 @@ MUTANTS = (
     Mutant(
         "archive fence",
         "common/ledger/jobs/archives.py",
-        """ FROM job_archives WHERE job_id = :id AND generation = :generation AND state = :state
-""",
-        " FROM job_archives WHERE job_id = :id AND generation = :generation\n",
-        (f"{RETURNS}::test_a_late_return_adds_no_row_to_a_job_that_has_gone_on",),
+        "FROM job_archives WHERE job_id = :id AND generation = :generation FOR UPDATE",
+        "FROM job_archives WHERE job_id = :id FOR UPDATE",
+        (f"{RETURNS}::test_no_two_processes_move_the_rows_of_one_job",),
     ),
     Mutant(
         "staging directory",

@@ -181,7 +181,7 @@ def nothing_is_on_its_way(site: Site) -> None:
     assert list((site.folder / "store" / "acme" / "files").glob("*")) == []
 
 
-def test_a_retry_whose_input_is_deleted_while_its_archive_comes_back_changes_nothing(
+def test_a_retry_whose_input_is_deleted_meanwhile_changes_nothing(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = site.batch(line())
@@ -191,10 +191,10 @@ def test_a_retry_whose_input_is_deleted_while_its_archive_comes_back_changes_not
     site.sql(OVER)
     client = user(site)
 
-    def meanwhile(*_: object) -> None:
+    def meanwhile(*_: object, **__: object) -> None:
         assert client.delete(f"/v1/files/{batch.input_file_id}").status_code == 200
 
-    monkeypatch.setattr(retry, "bring_back", meanwhile)
+    monkeypatch.setattr(retry.restore_copies, "restore", meanwhile)
     answer = client.post(f"/v1/batches/{batch.id}/retry")
     assert answer.status_code == 400
     assert f"{batch.input_file_id} is deleted or expired" in answer.json()["error"]["message"]

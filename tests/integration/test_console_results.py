@@ -387,7 +387,9 @@ def test_a_client_that_takes_nothing_is_cut_off_and_its_turn_is_free(
         assert not taken.endswith(b"0\r\n\r\n")
 
 
-def test_an_archived_job_comes_back_for_its_results(made: JobSite, site: console_site.Site) -> None:
+def test_the_results_of_an_archived_job_are_downloaded(
+    made: JobSite, site: console_site.Site
+) -> None:
     place = submit(made)
     assert made.work(moody()) is JobState.COMPLETED
     age(made)

@@ -251,7 +251,7 @@ def test_a_job_of_the_first_rows_takes_no_more(site: Grown) -> None:
         site.append()
 
 
-def test_an_append_to_an_archived_job_brings_its_batches_back(site: Grown) -> None:
+def test_an_archived_job_does_not_grow(site: Grown) -> None:
     from nightshift.producer.archive import retention
 
     site.submit_files(("a.parquet", 15))
@@ -260,10 +260,12 @@ def test_an_append_to_an_archived_job_brings_its_batches_back(site: Grown) -> No
     retention.archive_due(site.ledger, Settings(retention_days=30), threading.Event())
     assert site.ask("SELECT count(*) FROM batches") == [(0,)]
     site.come(("b.parquet", 5))
-    assert site.append().appended.rows == 5
-    assert site.done() is JobState.COMPLETED
-    assert output_ids(site.folder / "out") == site.ids
-    assert agreed(site.ledger, site.job, site.folder) == {}
+    refused = r"is archived \(NIGHTSHIFT_RETENTION_DAYS\).* --new and another output directory"
+    with pytest.raises(BadInput, match=refused):
+        site.append()
+    with pytest.raises(BadInput, match=refused):
+        site.submit_again(watch="30s")
+    assert site.job.state is JobState.COMPLETED
 
 
 def test_two_appends_at_once_add_every_file_once(
@@ -587,24 +589,6 @@ def test_verify_names_a_generation_whose_file_does_not_say_what_the_ledger_says(
     first, second = (str(finding) for finding in verify(site.ledger, site.job))
     assert "0 parts too many and 1 too few" in first
     assert "000002.json cannot be read" in second
-
-
-def test_a_watch_that_begins_anew_brings_an_archived_job_back(site: Grown) -> None:
-    from nightshift.producer.archive import retention
-
-    site.submit_files(("a.parquet", 12))
-    assert site.done() is JobState.COMPLETED
-    site.ask("UPDATE jobs SET closed_at = now() - interval '90 days' RETURNING id")
-    retention.archive_due(site.ledger, Settings(retention_days=30), threading.Event())
-    assert site.ask("SELECT count(*) FROM batches") == [(0,)]
-    again = site.submit_again(watch="30s")
-    assert (again.state, again.watch_seconds) == (JobState.RUNNING, 30)
-    assert not (site.folder / "out" / "_manifest.json").exists()
-    site.come(("b.parquet", 3))
-    site.append(last=True)
-    assert site.done() is JobState.COMPLETED
-    assert output_ids(site.folder / "out") == site.ids
-    assert agreed(site.ledger, site.job, site.folder) == {}
 
 
 def test_a_job_that_grew_is_deleted_with_every_file_that_it_made(site: Grown) -> None:

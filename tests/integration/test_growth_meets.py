@@ -148,7 +148,7 @@ def test_a_watch_that_begins_while_the_job_closes_keeps_the_job_open(
 
     site.submit_files(("a.parquet", 12))
     site.run(SHOUT)
-    write, bring_back = manifest.write, existing.bring_back
+    write, begin = manifest.write, existing.generations.begin
 
     def watch_first(ledger: Ledger, job: Any) -> Any:
         written = write(ledger, job)
@@ -156,11 +156,11 @@ def test_a_watch_that_begins_while_the_job_closes_keeps_the_job_open(
         return written
 
     def close_first(*given: Any) -> Any:
-        bring_back(*given)
         assert site.finish() is JobState.COMPLETED
+        begin(*given)
 
     if closes:
-        monkeypatch.setattr(existing, "bring_back", close_first)
+        monkeypatch.setattr(existing.generations, "begin", close_first)
         assert site.submit_again(watch="30s").state is JobState.RUNNING
     else:
         monkeypatch.setattr(manifest, "write", watch_first)

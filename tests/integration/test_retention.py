@@ -1,8 +1,7 @@
-"""Closed jobs leave the ledger for files beside their output, and come back when they are needed."""
+"""Closed jobs leave the ledger for files beside their output, and are read from there, not changed."""
 
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,17 @@ import pytest
 from typer.testing import Result
 
 from nightshift.common import storage
-from nightshift.common.errors import BadInput
+from nightshift.common.errors import BadInput, LedgerUnavailable
 from nightshift.common.ledger.batches import retries
 from nightshift.common.ledger.jobs import archives, jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer import closed_jobs, wings
-from nightshift.producer.archive import come_back, retention, table_files
-from nightshift.producer.pictures import record
+from nightshift.producer.archive import retention, table_files
 from nightshift.producer.reaper import loop
 from nightshift.producer.submit.submit import submit
-from tests.integration.test_retry import Site, moody, nightshift, site
+from tests.integration.test_retry import Site, agreed, moody, nightshift, site
 from tests.support.fleet import function_spec, wait_until, write_rows
 
 pytestmark = pytest.mark.slow
@@ -34,7 +32,6 @@ ORDERS = {
     "batches": "id",
     "attempts": "batch_id, attempt",
     "row_errors": "job_id, row_index",
-    "job_pictures": "job_id",
 }
 Rows = dict[str, list[Any]]
 
@@ -55,7 +52,6 @@ def old(site: Site) -> Site:
     hard = 'a "b",\n\\.\n\\N \\x ü'
     change(site, "UPDATE attempts SET error = $$" + hard + "$$ WHERE attempt = 1")
     change(site, "UPDATE attempts SET error = '' WHERE batch_id = 2")
-    assert record.record(site.ledger, threading.Event())
     age(site)
     return site
 
@@ -133,47 +129,81 @@ def test_an_old_job_leaves_for_files_that_duckdb_reads_and_each_row_still_counts
     assert gone(old)
 
 
-def test_verify_brings_everything_back_as_it_was_and_a_retry_goes_on_from_there(old: Site) -> None:
-    before, failed = rows(old), None
-    assert archive(old) == "archived"
-    failed = old.agrees()
-    assert rows(old) == before
-    assert state(old) == "kept"
-    assert files(old) == []
-    # What was needed stays for another 30 days.
-    assert archive(old) == "kept"
-
-    age(old)
-    assert archive(old) == "archived"
-    assert old.retry() == len(failed) == 12
-    assert old.agrees() == {}
-    assert old.work(moody(3)) is JobState.COMPLETED
-    assert old.agrees().keys() == {3, 13, 23, 33, 43, 53}
-    assert [row["id"] for row in old.output()] == old.ids
-    age(old)
-    assert archive(old) == "archived"
-    assert len(files(old)) == len(archives.TABLES)
+def seen(site: Site) -> Rows:
+    """The rows of the job as those see them who read it, archived or not."""
+    with (
+        closed_jobs.readable(site.ledger, site.job) as own,
+        own.transaction() as connection,
+    ):
+        return {
+            table: list(
+                connection.exec_driver_sql(f"SELECT t::text FROM {table} t ORDER BY {order}")
+            )
+            for table, order in ORDERS.items()
+        }
 
 
-@pytest.mark.parametrize("reader", ["collect", "sample", "manifest"])
-def test_what_reads_parts_brings_them_back(
-    old: Site, nightshift: Callable[..., Result], reader: str
+def test_an_archived_job_is_read_as_it_was_and_nothing_comes_back(
+    old: Site, nightshift: Callable[..., Result]
 ) -> None:
-    archive(old)
+    before = rows(old)
+    assert old.agrees().keys()
+    age(old)
     commands = {
-        "collect": ("collect", str(old.job_id), "--to", "all.parquet"),
-        "sample": ("sample", str(old.job_id), "-n", "3"),
-        "manifest": ("collect", str(old.job_id), "--manifest", "--to", "parts.csv"),
+        "errors": ("errors", "1", "-n", "100"),
+        "history": ("history", "1", "-n", "100"),
+        "sample": ("sample", "1", "-n", "5", "--json"),
+        "failed": ("sample", "1", "-n", "3", "--errors", "--json"),
+        "verify": ("verify", "1"),
     }
-    done = nightshift(*commands[reader])
+    told = {name: nightshift(*command).output for name, command in commands.items()}
+    collected = old.collected()
+    age(old)
+    assert archive(old) == "archived"
+    assert seen(old) == before
+    assert {name: nightshift(*command).output for name, command in commands.items()} == told
+    assert old.collected() == collected
+    done = nightshift("collect", "1", "--manifest", "--to", "parts.csv")
     assert done.exit_code == 0, done.output
-    assert state(old) == "kept"
-    assert len(rows(old)["batches"]) == 6
+    assert gone(old)
+    assert state(old) == "archived"
 
 
-def came_back(site: Site) -> None:
-    come_back.bring_back(site.ledger, site.job)
-    assert state(site) == "kept"
+@pytest.mark.parametrize(
+    "command", [("retry", "--failed"), ("retry", "--dead"), ("retry", "--lost", "--yes")]
+)
+def test_an_archived_job_is_not_changed(
+    old: Site, nightshift: Callable[..., Result], command: tuple[str, ...]
+) -> None:
+    assert archive(old) == "archived"
+    verb, *flags = command
+    done = nightshift(verb, "1", *flags)
+    assert done.exit_code == 2, done.output
+    assert (
+        "job 1 is archived (NIGHTSHIFT_RETENTION_DAYS), so it can be read and not changed: submit its spec with --new "
+        "and another output directory"
+    ) in " ".join(done.output.split())
+    assert gone(old)
+
+
+def test_who_reads_an_archived_job_cannot_write_and_is_named(old: Site) -> None:
+    assert archive(old) == "archived"
+    with closed_jobs.readable(old.ledger, old.job) as own:
+        with own.transaction() as connection:
+            [session] = old.ask(
+                "SELECT application_name FROM pg_stat_activity WHERE application_name LIKE '%archive%'"
+            )
+            assert session.application_name == "nightshift (archive)"
+            assert connection.exec_driver_sql("SELECT count(*) FROM batches").scalar() == 6
+        with closed_jobs.readable(own, old.job) as inner:
+            assert inner is own, "the rows are loaded once"
+        with (
+            pytest.raises(LedgerUnavailable, match="read-only transaction"),
+            own.transaction() as connection,
+        ):
+            connection.exec_driver_sql("UPDATE jobs SET priority = 1")
+    assert old.ask("SELECT count(*) FROM batches") == [(0,)]
+    assert not old.ask("SELECT FROM pg_class WHERE relpersistence = 't' AND relname = 'batches'")
 
 
 def test_a_file_that_is_not_what_was_written_costs_no_row(
@@ -206,7 +236,7 @@ def test_a_file_that_is_not_what_was_written_costs_no_row(
     assert {path.name.partition("-")[0] for path in files(old)} == set(archives.TABLES)
 
 
-def test_whose_archive_is_gone_is_told_so_and_nothing_is_taken_for_empty(
+def test_an_archive_that_is_gone_is_named_and_not_taken_for_an_empty_job(
     old: Site, nightshift: Callable[..., Result]
 ) -> None:
     archive(old)
@@ -214,21 +244,22 @@ def test_whose_archive_is_gone_is_told_so_and_nothing_is_taken_for_empty(
     lost.rename(old.folder / "away")
     for command in (
         ("verify",),
-        ("retry", "--failed"),
+        ("history",),
+        ("sample",),
         ("errors",),
         ("collect", "--to", "x.parquet"),
     ):
         done = nightshift(command[0], str(old.job_id), *command[1:])
         assert done.exit_code == 2, done.output
         assert "is gone" in " ".join(done.output.split())
-    with pytest.raises(BadInput, match="in its archive"), old.ledger.transaction() as connection:
+    with pytest.raises(BadInput, match="is archived"), old.ledger.transaction() as connection:
         retries.retry(connection, old.job_id, failed=True, dead=True)
     (old.folder / "away").rename(lost)
-    assert len(old.agrees()) == 12
+    assert len(seen(old)["row_errors"]) == 12
 
 
 @pytest.mark.parametrize("end", ["cancelled", "failed"])
-def test_jobs_that_did_not_complete_leave_and_come_back_as_well(site: Site, end: str) -> None:
+def test_jobs_that_did_not_complete_are_archived_and_read_as_well(site: Site, end: str) -> None:
     site.submit()
     source = site.folder / "in" / "a.parquet"
     if end == "cancelled":
@@ -243,14 +274,9 @@ def test_jobs_that_did_not_complete_leave_and_come_back_as_well(site: Site, end:
     age(site)
     assert archive(site) == "archived"
     assert gone(site)
-    assert site.agrees() == failed
-    assert rows(site) == before
-    if end == "failed":
-        (site.folder / "away.parquet").rename(source)
-        age(site)
-        assert archive(site) == "archived"
-        assert site.retry(dead=True) == 40
-        assert site.work(moody()) is JobState.COMPLETED
+    assert seen(site) == before
+    with closed_jobs.readable(site.ledger, site.job) as own:
+        assert agreed(own, site.job, site.folder) == failed
 
 
 def test_an_archive_lies_in_an_object_store_beside_its_output(
@@ -266,9 +292,7 @@ def test_an_archive_lies_in_an_object_store_beside_its_output(
     assert archive(site) == "archived"
     assert gone(site)
     assert len(client.ls(f"{fresh}/out/_ledger")) == len(archives.TABLES)
-    came_back(site)
-    assert rows(site) == before
-    assert not client.find(f"{fresh}/out/_ledger", refresh=True)
+    assert seen(site) == before
 
 
 def stay(site: Site) -> None:
@@ -281,7 +305,7 @@ def stay(site: Site) -> None:
 def test_a_job_stays_that_was_closed_lately_or_runs_again_and_all_stay_by_default(
     old: Site,
 ) -> None:
-    assert archive(old, Settings()) == "kept"
+    assert archive(old, Settings()) is None
     change(old, "UPDATE jobs SET closed_at = now() - interval '29 days'")
     stay(old)
     age(old)
@@ -327,6 +351,5 @@ def test_without_the_wing_whoever_needs_the_rows_of_an_archived_job_is_told_so(
 ) -> None:
     assert archive(old) == "archived"
     monkeypatch.setattr(wings, "offered", lambda _: [])
-    for need in (closed_jobs.bring_back, partial(closed_jobs.errors, kind=None, limit=9)):
-        with pytest.raises(BadInput, match="are in its archive, which nightshift reads with"):
-            need(old.ledger, old.job)
+    with pytest.raises(BadInput, match="are in its archive, which nightshift reads with"):
+        closed_jobs.errors(old.ledger, old.job, kind=None, limit=9)

@@ -1,6 +1,5 @@
-"""Reapers and commands that move the rows of one job at the same time, or are cut off: no row is lost."""
+"""Reapers that archive one job at the same time, or are cut off, and commands that read it meanwhile: no row is lost."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -8,21 +7,20 @@ import pytest
 
 from nightshift.common.errors import ArchiveTaken
 from nightshift.common.ledger.jobs import archives
-from nightshift.common.states import JobState
-from nightshift.producer.archive import come_back, leave, retention, table_files
+from nightshift.producer.archive import leave, retention, table_files
 from tests.integration.test_retention import (
     age,
     archive,
-    came_back,
     files,
     give_up_hold,
     gone,
     old,
     rows,
+    seen,
     small_pages,
     state,
 )
-from tests.integration.test_retry import Site, moody, site
+from tests.integration.test_retry import Site, site
 
 pytestmark = pytest.mark.slow
 
@@ -57,35 +55,23 @@ def test_no_two_processes_move_the_rows_of_one_job(old: Site) -> None:
     with pytest.raises(ArchiveTaken):
         leave.leave(old.ledger, *first, 30, lambda _: None)
     assert len(files(old)) == len(archives.TABLES)
-    came_back(old)
-    assert rows(old) == before
+    assert seen(old) == before
 
 
-def test_a_return_that_a_reaper_overtakes_moves_nothing_and_deletes_no_file(
+def test_a_job_is_read_whole_while_its_rows_leave(
     old: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, real = rows(old), table_files.prove
-    taken: list[Any] = []
-    with monkeypatch.context() as patch, suppress(Crash):
-        cut_after(patch, leave, "reached", 1)
-        archive(old)
-    assert state(old) == "leaving"
-    give_up_hold(old)
-
-    def take_meanwhile(*given: Any) -> None:
-        real(*given)
-        if not taken:
-            taken.append(retention.take(old.ledger, 30, "r"))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(table_files, "prove", take_meanwhile)
-        with pytest.raises(ArchiveTaken):
-            come_back.bring_back(old.ledger, old.job)
-    assert len(files(old)) == len(archives.TABLES)
-    assert leave.leave(old.ledger, *taken[0], 30, lambda _: None)
-    assert gone(old)
-    came_back(old)
-    assert rows(old) == before
+    """From the moment at which the files count, whatever Postgres still has."""
+    before, cuts = rows(old), 0
+    while state(old) != "archived":
+        give_up_hold(old)
+        with monkeypatch.context() as patch, suppress(Crash):
+            cut_after(patch, archives, "delete_between", 1)
+            archive(old)
+        assert seen(old) == before
+        age(old)
+        cuts += 1
+    assert cuts > 5
 
 
 def test_whoever_needs_the_rows_while_they_are_written_keeps_them(
@@ -95,7 +81,7 @@ def test_whoever_needs_the_rows_while_they_are_written_keeps_them(
 
     def read_meanwhile(*given: Any) -> None:
         real(*given)
-        come_back.bring_back(old.ledger, old.job)
+        assert seen(old) == before
 
     monkeypatch.setattr(table_files, "prove", read_meanwhile)
     assert archive(old) == "kept"
@@ -103,48 +89,9 @@ def test_whoever_needs_the_rows_while_they_are_written_keeps_them(
     assert files(old) == []
 
 
-@pytest.mark.parametrize("frozen", ["proves", "adds"])
-def test_a_late_return_adds_no_row_to_a_job_that_has_gone_on(
-    old: Site, monkeypatch: pytest.MonkeyPatch, frozen: str
-) -> None:
-    archive(old)
-    real, seen = table_files.read, 0
-
-    def freeze(job: Any, file: Any) -> Iterator[Any]:
-        nonlocal seen
-        for place, page in enumerate(real(job, file)):
-            if (file.table, place) == ("row_errors", 1):
-                seen += 1
-                if seen == ["proves", "adds"].index(frozen) + 1:
-                    assert old.retry() == 12
-                    assert old.work(moody()) is JobState.COMPLETED
-            yield page
-
-    monkeypatch.setattr(table_files, "read", freeze)
-    come_back.bring_back(old.ledger, old.job)
-    assert old.agrees() == {}
-
-
-def test_a_return_that_nobody_goes_on_with_is_turned_back(
-    old: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    archive(old)
-    with monkeypatch.context() as patch:
-        cut_after(patch, archives, "add", 2)
-        with pytest.raises(Crash):
-            come_back.bring_back(old.ledger, old.job)
-    assert archive(old) == "returning"
-    age(old)
-    give_up_hold(old)
-    assert archive(old) == "archived"
-    assert gone(old)
-    assert len(files(old)) == len(archives.TABLES)
-
-
 def test_a_cut_at_any_page_loses_no_row_and_the_next_round_goes_on(
     old: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the way out and of the way back alike."""
     before, cuts = rows(old), 0
     while state(old) != "archived":
         age(old)
@@ -152,24 +99,10 @@ def test_a_cut_at_any_page_loses_no_row_and_the_next_round_goes_on(
         with monkeypatch.context() as patch, suppress(Crash):
             cut_after(patch, retention, "_rest", cuts)
             archive(old)
-        if cuts % 3 == 2 and state(old) != "archived":
-            came_back(old)
-            assert rows(old) == before
         cuts += 1
-    assert cuts > 20
+    assert cuts > 8
     assert gone(old)
-    pages = 0
-    while state(old) != "kept":
-        with monkeypatch.context() as patch:
-            cut_after(patch, archives, "add", pages)
-            pages += 1
-            try:
-                come_back.bring_back(old.ledger, old.job)
-            except Crash:
-                assert state(old) == "returning"
-    assert pages > 8
-    assert rows(old) == before
-    assert old.agrees()
+    assert seen(old) == before
 
 
 def test_no_row_is_deleted_any_more_once_a_file_is_gone(

@@ -18,7 +18,7 @@ from httpx2 import Response
 from starlette.testclient import TestClient
 
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.jobs import job_submit
+from nightshift.common.ledger.jobs import archives, job_submit
 from nightshift.common.settings import load_settings
 from nightshift.producer.serve import access, slow
 from nightshift.producer.serve.errors import ApiError
@@ -282,16 +282,22 @@ BURNS = "{% for i in range(3000) %}{% for j in range(3000) %}{% endfor %}{% endf
 
 @pytest.mark.slow
 def test_what_reads_an_archive_runs_in_threads_of_its_own(
-    site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
+    site: Site, ledger: Ledger, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An archive is read for as long as it is large; whoever asks for other things does not wait."""
     job = submitted(site, folder, "few.csv").json()["job"]
     threads = []
 
-    def note(*_: Any) -> None:
-        threads.append(site.app.state.context.reads._threads.borrowed_tokens)
+    real = archives.need
 
-    monkeypatch.setattr("nightshift.producer.archive.come_back._needed", note)
+    def note(*given: Any) -> Any:
+        threads.append(site.app.state.context.reads._threads.borrowed_tokens)
+        return real(*given)
+
+    monkeypatch.setattr(archives, "need", note)
+    with ledger.transaction() as connection:
+        closed = "UPDATE jobs SET state = 'completed', finished_at = now(), closed_at = now()"
+        connection.exec_driver_sql(closed)
     api, browser = client(site), site.browser("user")
     for one, place in (
         (api, f"/api/jobs/{job}/errors"),

@@ -17,7 +17,7 @@ from nightshift.common.errors import NightshiftError
 from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
-from nightshift.producer.archive import come_back, retention
+from nightshift.producer.archive import retention
 from nightshift.producer.control import deletion, job_moves
 from nightshift.producer.reaper import finish, generation_files, manifest
 from nightshift.producer.submit import owned_files
@@ -250,17 +250,6 @@ def test_a_file_of_the_archive_that_is_about_to_get_its_name(
     taken: list[dict[str, bytes]] = []
     reached = suspend_at(site, monkeypatch, Moment.NAMING, lambda: next_with_archive(site, taken))
     late(site, lambda: archive(site), taken, reached)
-
-
-def test_a_file_of_the_archive_that_is_about_to_be_deleted(
-    site: Grown, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    submitted(site)
-    site.done()
-    archive(site)
-    job, taken = site.job, list[dict[str, bytes]]()
-    reached = suspend_at(site, monkeypatch, Moment.DELETING, lambda: next_with_archive(site, taken))
-    late(site, lambda: come_back.bring_back(site.ledger, job), taken, reached)
 
 
 def test_a_part_that_a_worker_has_replaced_and_is_about_to_delete(

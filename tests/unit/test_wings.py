@@ -8,13 +8,12 @@ import pytest
 from nightshift.producer import wings
 
 POINTS = {
-    "archived_errors",
-    "bring_back",
     "commands",
     "duties",
     "input_table",
     "pages",
     "pilot",
+    "read_archived",
     "run_again",
 }
 

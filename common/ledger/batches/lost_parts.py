@@ -8,7 +8,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.engines import loads
-from nightshift.common.ledger.jobs import archives, jobs, table_commits
+from nightshift.common.ledger.jobs import jobs, table_commits
 from nightshift.common.states import JobState
 
 REOPEN = text("""
@@ -46,7 +46,7 @@ def redo(connection: Connection, job_id: int, lost: Sequence[tuple[str, int]]) -
     state = jobs.lock(connection, job_id)
     if state is JobState.CANCELLED:
         raise BadInput(f"job {job_id} is cancelled, which is final: none of its rows run again")
-    archives.refuse_away(connection, job_id)
+    jobs.refuse_archived(connection, job_id)
     table_commits.refuse_under_way(connection, job_id)
     given = {
         "id": job_id,

@@ -8,7 +8,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger.batches import similar_errors
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.engines import loads
-from nightshift.common.ledger.jobs import archives, jobs, table_commits
+from nightshift.common.ledger.jobs import jobs, table_commits
 from nightshift.common.ledger.statements import statement
 from nightshift.common.states import JobState, RowErrorKind
 
@@ -72,7 +72,7 @@ def retry(
             f"job {job_id} is cancelled, which is final: the same spec with another output "
             "directory is a new job"
         )
-    archives.refuse_away(connection, job_id)
+    jobs.refuse_archived(connection, job_id)
     table_commits.refuse_under_way(connection, job_id)
     piece: dict[str, int | None] = {"id": job_id, "after": after, "last": None}
     if most_rows is not None:

@@ -1,8 +1,8 @@
-"""Archives: the batches, attempts, row errors and the picture of a closed job leave the ledger for files beside the
-output, and come back from there.
+"""Archives: the batches, attempts and row errors of a closed job leave the ledger for files beside the output, and are
+read from there.
 
 The row of the job in `job_archives` says where they are. Whoever moves rows holds that row in each
-transaction, so that no two processes move the rows of a job in different directions.
+transaction, so that no two processes move the rows of one job.
 """
 
 import json
@@ -13,9 +13,8 @@ from typing import Any
 from psycopg import sql
 from sqlalchemy import text
 
-from nightshift.common.errors import BadInput
 from nightshift.common.ledger import holds
-from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.connection import Connection, lift_time_limit, one_moment
 from nightshift.common.ledger.holds import Hold, Kind
 from nightshift.common.ledger.jobs import job_end, jobs
 from nightshift.common.states import ARCHIVE_MOVES, ArchiveState
@@ -23,12 +22,11 @@ from nightshift.common.states import ARCHIVE_MOVES, ArchiveState
 ARCHIVE_LOCK = 0x6E69676802
 """Advisory lock of the choice of a job to archive: one reaper at a time, for one short transaction."""
 
-TABLES = ("job_pictures", "row_errors", "attempts", "batches")
-"""The tables in the order in which their rows leave. Attempts are found by their batches, so batches come back
-first; an archive of an older release has no pictures."""
+TABLES = ("row_errors", "attempts", "batches")
+"""The tables in the order in which their rows leave: attempts are found by their batches."""
 
-LIKELY_RETURN = "1 day"
-"""If no process has continued a return for this time, the return is given up: rows that came back leave again."""
+READING_SECONDS = 3600.0
+"""Longest pause of a process that reads an archived job between two statements of its transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +64,17 @@ DUE = text(f"""
       AND NOT EXISTS (SELECT FROM deletions d WHERE d.job_id = j.id)
       AND (coalesce(a.state, 'kept') = 'kept'
                AND coalesce(a.needed_at < now() - make_interval(days => :days), true)
-           OR a.state = 'leaving'
-           OR a.state = 'returning' AND a.needed_at < now() - CAST(:likely_return AS interval))
+           OR a.state = 'leaving')
     ORDER BY j.closed_at LIMIT 1
 """)
 """The job that has been closed for the longest of those whose rows may leave."""
 
 TAKE = text("""
     INSERT INTO job_archives AS a (job_id, generation) VALUES (:id, :token)
-    ON CONFLICT (job_id) DO UPDATE
-    SET generation = excluded.generation,
-        state = CASE a.state WHEN 'returning' THEN 'leaving' ELSE a.state END
+    ON CONFLICT (job_id) DO UPDATE SET generation = excluded.generation
     RETURNING job_id, state, generation, files
 """)
-"""Fences everybody else off; a return that was given up is turned back."""
+"""Fences everybody else off."""
 
 NEED = text("""
     INSERT INTO job_archives (job_id, needed_at) VALUES (:id, now())
@@ -89,8 +84,7 @@ NEED = text("""
 """Keeps the rows of a closed job from leaving for another `retention_days`."""
 
 LOCK = text("""
-    SELECT true FROM job_archives WHERE job_id = :id AND generation = :generation AND state = :state
-    FOR UPDATE
+    SELECT true FROM job_archives WHERE job_id = :id AND generation = :generation FOR UPDATE
 """)
 """Locks the row until the end of the transaction, if nobody else has moved on meanwhile."""
 
@@ -109,14 +103,8 @@ MOVE = text("""
 """)
 """Moves an archive between two states in which the files count."""
 
-KEEP = text("""
-    UPDATE job_archives SET state = 'kept', files = NULL, needed_at = now()
-    WHERE job_id = :id AND generation = :generation AND state = 'returning'
-""")
-"""From here the rows in Postgres count."""
-
 ARCHIVED_AT = text("""
-    UPDATE jobs SET archived_at = CASE WHEN :is_archived THEN now() END WHERE id = :id
+    UPDATE jobs SET archived_at = now() WHERE id = :id
 """)
 
 STOP_OF_PAGE = {
@@ -129,14 +117,9 @@ STOP_OF_PAGE = {
             SELECT row_index FROM row_errors WHERE job_id = :id AND row_index >= :first
             ORDER BY row_index LIMIT :most) AS page
     """),
-    "job_pictures": text("""
-        SELECT max(stop) FROM (SELECT 1 AS stop FROM job_pictures WHERE job_id = :id AND :first < 1
-                               LIMIT :most) AS page
-    """),
 }
 STOP_OF_PAGE["attempts"] = STOP_OF_PAGE["batches"]
-"""Where a page ends that begins at `first`: a place in the dataset, or a row index for row errors. The picture of a
-job is one row, at place 0."""
+"""Where a page ends that begins at `first`: a place in the dataset, or a row index for row errors."""
 
 ROWS = {
     "batches": """SELECT * FROM batches WHERE job_id = %(id)s AND seq >= %(first)s
@@ -147,8 +130,6 @@ ROWS = {
                    ORDER BY batch_id, attempt""",
     "row_errors": """SELECT * FROM row_errors WHERE job_id = %(id)s AND row_index >= %(first)s
                      AND row_index < %(stop)s ORDER BY row_index""",
-    "job_pictures": """SELECT * FROM job_pictures
-                       WHERE job_id = %(id)s AND %(first)s < 1 AND %(stop)s > 0""",
 }
 """The rows of a page."""
 
@@ -164,9 +145,6 @@ COUNT = {
         SELECT count(*) FROM row_errors
         WHERE job_id = :id AND row_index >= :first AND row_index < :stop
     """),
-    "job_pictures": text("""
-        SELECT count(*) FROM job_pictures WHERE job_id = :id AND :first < 1 AND :stop > 0
-    """),
 }
 """How many rows a page has."""
 
@@ -181,9 +159,6 @@ DELETE = {
     "row_errors": text("""
         DELETE FROM row_errors WHERE job_id = :id AND row_index >= :first AND row_index < :stop
     """),
-    "job_pictures": text("""
-        DELETE FROM job_pictures WHERE job_id = :id AND :first < 1 AND :stop > 0
-    """),
 }
 """Removes the rows of a page; the counters of the job stay as they are."""
 
@@ -193,13 +168,18 @@ COLUMNS = text("""
 """)
 """Names and types of a table's columns."""
 
-ADD = {
-    table: sql.SQL(
-        "INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM brought_back ON CONFLICT DO NOTHING"
-    ).format(table=sql.Identifier(table))
-    for table in TABLES
-}
-"""Adds the rows that are not there yet."""
+VIEW = text("SELECT pg_get_viewdef('failed_rows'::regclass)")
+"""The view over those tables that readers of a closed job use."""
+
+INDEXES = (
+    "CREATE INDEX ON pg_temp.batches (job_id, seq)",
+    "CREATE INDEX ON pg_temp.batches (id)",
+    "CREATE INDEX ON pg_temp.attempts (batch_id, attempt)",
+    "CREATE INDEX ON pg_temp.attempts (job_id, ended_at DESC)",
+    "CREATE INDEX ON pg_temp.row_errors (job_id, row_index)",
+    "CREATE INDEX ON pg_temp.row_errors (batch_id)",
+)
+"""What the statements of readers look up by."""
 
 
 def take(connection: Connection, days: int, who: str) -> Archive | None:
@@ -208,7 +188,7 @@ def take(connection: Connection, days: int, who: str) -> Archive | None:
     A job leaves once it has been closed, and needed by nobody, for so many days. One whose rows have
     begun to leave is taken up again. Only one reaper at a time may call this.
     """
-    found = connection.scalar(DUE, {"days": days, "likely_return": LIKELY_RETURN})
+    found = connection.scalar(DUE, {"days": days})
     if found is None:
         return None
     lock(connection, found)
@@ -234,7 +214,7 @@ def hold(connection: Connection, archive: Archive) -> bool:
     """Holds an archive to the end of the transaction, and from reapers for a while after it. False when
     somebody else has moved on with the job: then no row may be moved.
     """
-    if connection.scalar(LOCK, _values(archive, state=archive.state)) is None:
+    if connection.scalar(LOCK, _values(archive)) is None:
         return False
     holds.keep_free_of_others(connection, Kind.ARCHIVE, archive.job_id)
     return True
@@ -268,7 +248,7 @@ def leave(
     written = json.dumps([asdict(file) for file in files])
     left = connection.execute(LEAVE, _values(archive, files=written, days=days)).rowcount > 0
     if left:
-        connection.execute(ARCHIVED_AT, {"id": archive.job_id, "is_archived": True})
+        connection.execute(ARCHIVED_AT, {"id": archive.job_id})
     return left
 
 
@@ -279,31 +259,6 @@ def move(connection: Connection, archive: Archive, to: ArchiveState) -> bool:
     if moved:
         holds.end(connection, Kind.ARCHIVE, archive.job_id)
     return moved
-
-
-def keep(connection: Connection, archive: Archive) -> bool:
-    """From COMMIT on the rows in Postgres count again; False when the rows did not all return."""
-    kept = connection.execute(KEEP, _values(archive)).rowcount > 0
-    if kept:
-        connection.execute(ARCHIVED_AT, {"id": archive.job_id, "is_archived": False})
-        holds.end(connection, Kind.ARCHIVE, archive.job_id)
-    return kept
-
-
-def refuse_away(connection: Connection, job_id: int) -> None:
-    """BadInput where the rows of a job are not all in Postgres, or are being deleted."""
-    jobs.refuse_deleted(connection, job_id)
-    if is_away(connection, job_id):
-        raise BadInput(
-            f"the batches of job {job_id} are in its archive: `nightshift verify {job_id}` brings "
-            "them back"
-        )
-
-
-def is_away(connection: Connection, job_id: int) -> bool:
-    """Whether the rows of a job are not all in Postgres."""
-    statement = text("SELECT true FROM job_archives WHERE job_id = :id AND state <> 'kept'")
-    return connection.scalar(statement, {"id": job_id}) is not None
 
 
 def stop_of_page(
@@ -343,19 +298,41 @@ def delete_between(connection: Connection, table: str, job_id: int, first: int, 
     return connection.execute(DELETE[table], values).rowcount
 
 
-def add(connection: Connection, table: str, names: Sequence[str], rows: Iterable[Any]) -> None:
-    """Adds rows that came back, unless they are there; columns without a name get their default."""
-    connection.exec_driver_sql("SET LOCAL nightshift.bringing_back = 'on'")
-    target = sql.Identifier(table)
-    # Defaults for columns that a later migration has added.
-    like = sql.SQL("CREATE TEMP TABLE brought_back (LIKE {} INCLUDING DEFAULTS) ON COMMIT DROP")
-    into = sql.SQL("COPY brought_back ({}) FROM STDIN")
-    with _cursor(connection) as cursor:
-        cursor.execute(like.format(target))
-        with cursor.copy(into.format(sql.SQL(", ").join(map(sql.Identifier, names)))) as copy:
-            for row in rows:
-                copy.write_row(row)
-        cursor.execute(ADD[table])
+def begin_reading(connection: Connection) -> None:
+    """Shadow the tables by empty temporary ones until the end of the transaction, whose first statement this is. A
+    reader may take its time. The session names itself, since an open transaction holds vacuum up.
+    """
+    one_moment(connection)
+    lift_time_limit(connection)
+    pause = round(READING_SECONDS * 1000)
+    connection.exec_driver_sql(
+        f"SET LOCAL idle_in_transaction_session_timeout = {pause}; "
+        "SET LOCAL application_name = 'nightshift (archive)'"
+    )
+    # The text of the view names tables as they are found now, and then the temporary ones.
+    view = connection.scalar(VIEW)
+    for table in TABLES:
+        connection.exec_driver_sql(
+            f"CREATE TEMPORARY TABLE {table} (LIKE {table} INCLUDING DEFAULTS) ON COMMIT DROP"
+        )
+    connection.exec_driver_sql(f"CREATE TEMPORARY VIEW failed_rows AS {view}")
+
+
+def load(connection: Connection, table: str, names: Sequence[str], pages: Iterable[bytes]) -> None:
+    """Load rows into a temporary table: pages of CSV without a header, with these columns; others have their default."""
+    into = sql.SQL("COPY pg_temp.{} ({}) FROM STDIN (FORMAT csv)").format(
+        sql.Identifier(table), sql.SQL(", ").join(map(sql.Identifier, names))
+    )
+    with _cursor(connection) as cursor, cursor.copy(into) as copy:
+        for page in pages:
+            copy.write(page)
+
+
+def only_read(connection: Connection) -> None:
+    """Let the transaction change nothing from here on."""
+    for statement in (*INDEXES, *(f"ANALYZE pg_temp.{table}" for table in TABLES)):
+        connection.exec_driver_sql(statement)
+    connection.exec_driver_sql("SET TRANSACTION READ ONLY")
 
 
 def _archive(connection: Connection, statement: Any, **values: object) -> Archive:

@@ -132,8 +132,7 @@ def begun(connection: Connection) -> list[int]:
 def closed_and_kept(connection: Connection) -> list[int]:
     """Closed jobs whose rows are all in Postgres, and which nobody deletes."""
     statement = text("""
-        SELECT j.id FROM jobs j LEFT JOIN job_archives a ON a.job_id = j.id
-        WHERE j.closed_at IS NOT NULL AND coalesce(a.state, 'kept') = 'kept'
+        SELECT j.id FROM jobs j WHERE j.closed_at IS NOT NULL AND j.archived_at IS NULL
           AND NOT EXISTS (SELECT FROM deletions d WHERE d.job_id = j.id)
         ORDER BY j.id
     """)

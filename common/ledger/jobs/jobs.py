@@ -298,6 +298,22 @@ def refuse_deleted(connection: Connection, job_id: int) -> None:
         )
 
 
+def is_archived(connection: Connection, job_id: int) -> bool:
+    """Return True if the files of its archive have the rows of a job, not the tables."""
+    statement = text("SELECT archived_at IS NOT NULL FROM jobs WHERE id = :id")
+    return bool(connection.scalar(statement, {"id": job_id}))
+
+
+def refuse_archived(connection: Connection, job_id: int) -> None:
+    """BadInput for a job whose rows cannot change: it is archived, or being deleted."""
+    refuse_deleted(connection, job_id)
+    if is_archived(connection, job_id):
+        raise BadInput(
+            f"job {job_id} is archived (NIGHTSHIFT_RETENTION_DAYS), so it can be read and not changed: submit its spec "
+            "with --new and another output directory"
+        )
+
+
 def reopen(connection: Connection, job_id: int) -> None:
     """A completed or failed job runs again (retry).
 

@@ -2,7 +2,7 @@
 
 CREATE TABLE job_archives (
     job_id bigint PRIMARY KEY,
-    state text NOT NULL DEFAULT 'kept' CHECK (state IN ('kept', 'leaving', 'archived', 'returning')),
+    state text NOT NULL DEFAULT 'kept' CHECK (state IN ('kept', 'leaving', 'archived')),
     generation bigint NOT NULL DEFAULT 0,
     needed_at timestamptz,
     files jsonb,

@@ -630,10 +630,8 @@ BEGIN
     WHERE (total, done, failed, p, q, l, d, x, prompt, output, rows_queued, rows_leased)
           IS DISTINCT FROM (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
  RETURN NULL; END $$;
--- Rows that come back from an archive were never taken from the counters.
 CREATE TRIGGER batches_inserted AFTER INSERT ON batches REFERENCING NEW TABLE AS new_rows
     FOR EACH STATEMENT
-    WHEN (current_setting('nightshift.bringing_back', true) IS DISTINCT FROM 'on')
     EXECUTE FUNCTION count_inserted_batches();
 CREATE TRIGGER batches_updated AFTER UPDATE ON batches
     REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
@@ -705,10 +703,8 @@ BEGIN
     WHERE made.version IS NOT NULL
     GROUP BY c.job_id, made.version HAVING sum(c.sign * made.rows) <> 0;
  RETURN NULL; END $$;
--- Rows that come back from an archive were never taken from the counters.
 CREATE TRIGGER versions_inserted AFTER INSERT ON batches REFERENCING NEW TABLE AS new_rows
     FOR EACH STATEMENT
-    WHEN (current_setting('nightshift.bringing_back', true) IS DISTINCT FROM 'on')
     EXECUTE FUNCTION count_inserted_versions();
 CREATE TRIGGER versions_updated AFTER UPDATE ON batches
     REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows

@@ -7,7 +7,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from nightshift.common.ledger import Connection, Ledger, Row
-from nightshift.common.ledger.jobs import archives, pictures
+from nightshift.common.ledger.jobs import jobs, pictures
 from nightshift.common.ledger.queries import job_facts, job_pace
 from nightshift.producer.pictures.lanes import LOAD, Bar, Lanes, Place
 from nightshift.producer.pictures.series import Point
@@ -39,7 +39,7 @@ def drawn(ledger: Ledger, job_id: int) -> str:
                 "job_pictures.html",
                 job=job_id,
                 pictures=None,
-                is_away=archives.is_away(connection, job_id),
+                is_away=jobs.is_archived(connection, job_id),
                 is_due=kept["is_due"],
             )
         (row,) = job_pace.some(connection, [job_id])
@@ -115,7 +115,7 @@ def show_batch(visit: Visit) -> Response:
     seq = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else -1
     with visit.ledger.transaction() as connection:
         leases = job_facts.of_batch(connection, job.id, seq, MOST_LEASES) if seq >= 0 else []
-        is_away = not leases and archives.is_away(connection, job.id)
+        is_away = not leases and jobs.is_archived(connection, job.id)
     if not leases and not is_away:
         raise not_found("batch", given)
     return visit.page(

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from nightshift.common.errors import BadInput, NightshiftError
-from nightshift.common.ledger import Ledger
+from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import failed_rows, live_parts
 from nightshift.common.states import RowErrorKind
@@ -84,22 +84,21 @@ def show_failed(visit: Visit) -> Response:
     job, given = visit.job(), visit.query("kind")
     kind = given if given in list(RowErrorKind) else None
     text, after, group = visit.query("text"), visit.number("after", -1), visit.query("group")
-    note = ""
+    found, rows, note = failures.NO_FAILURES, list[Row](), ""
     try:
-        closed_jobs.bring_back(visit.ledger, job)
+        with closed_jobs.readable(visit.ledger, job) as own, own.transaction() as connection:
+            found = failures.of(connection, job.id, kind=kind, most=GROUPS)
+            rows = failed_rows.first(
+                connection,
+                job.id,
+                kind=kind,
+                limit=PAGE_ROWS + 1,
+                after=after,
+                text_in=text,
+                group=group,
+            )
     except BadInput as error:
         note = str(error)
-    with visit.ledger.transaction() as connection:
-        found = failures.of(connection, job.id, kind=kind, most=GROUPS)
-        rows = failed_rows.first(
-            connection,
-            job.id,
-            kind=kind,
-            limit=PAGE_ROWS + 1,
-            after=after,
-            text_in=text,
-            group=group,
-        )
     return visit.page(
         "failed.html",
         title=f"Failed rows of {job.spec.name}",

@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from nightshift.common.errors import SourceChanged
 from nightshift.common.ledger.connection import Row
-from nightshift.common.ledger.jobs import archives, jobs
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.producer.serve.calls import Call, route
 from nightshift.producer.serve.errors import ApiError, not_found
@@ -47,7 +47,7 @@ def stream_results(call: Call) -> Response:
             return _answer(iter(()), int(given))
         if job is None or api_batches.results_gone(connection, batch.id):
             raise _gone("the results of the batch are deleted or expired")
-        if archives.is_away(connection, job.id):
+        if jobs.is_archived(connection, job.id):
             files = [id for id in (batch.output_file_id, batch.error_file_id) if id is not None]
             raise _gone(f"the parts are archived: every line is in {' and '.join(files)}")
         fresh = fresh_parts.since(connection, job.id, int(given))
