@@ -20,10 +20,7 @@ from benchmarks.ledger import million
 from benchmarks.ledger.__main__ import postgres
 from benchmarks.report import Line, Median
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.jobs import pictures
 from nightshift.common.settings import Settings
-from nightshift.producer.pictures import record
-from nightshift.producer.pictures.lanes import Lanes
 from nightshift.producer.serve import app as serve_app
 from nightshift.producer.serve import server
 from nightshift.producer.serve.console import app as console
@@ -64,7 +61,6 @@ def main(
         million.bring_midway(url, batches)
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("VACUUM ANALYZE")  # as autovacuum does within a minute
-        _look(url)
         with _served(url) as (base, cookie):
             for _ in range(rounds):
                 for path in PATHS:
@@ -76,29 +72,6 @@ def main(
         *(_open(count, asked) for count in OPEN),
     ]
     (report.keep if (batches, rounds) == (BATCHES, ROUNDS) else report.show)("console", lines)
-
-
-def _look(url: str) -> None:
-    """Makes the picture of the job, as a reaper does while the job runs."""
-    ledger = Ledger(url, connections=1)
-    seen = None
-    try:
-        while seen != (seen := _looked(ledger)):
-            pass
-    finally:
-        ledger.close()
-
-
-def _looked(ledger: Ledger) -> int:
-    """Makes one look at the job; how many batches are in its lanes now."""
-    with ledger.transaction() as connection:
-        connection.exec_driver_sql("UPDATE job_pictures SET next_at = now()")
-        turn = pictures.take(connection)
-    assert turn is not None
-    with ledger.transaction() as connection:
-        assert record.look(connection, turn, time.monotonic())
-        lanes = Lanes.of_json(pictures.shown(connection, turn.job_id)["lanes"])
-    return sum(bar.batches for bars in lanes.bars.values() for bar in bars)
 
 
 @contextmanager

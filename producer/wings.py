@@ -37,7 +37,6 @@ INSTALLED = (
     "estimate",
     "explain",
     "judge",
-    "pictures",
     "serve",
     "tables",
     "tune",

@@ -262,7 +262,6 @@ REAPER_DUTY_FAILURES = CounterMetric(
             "write_finished",
             "make_looks",
             "archive_due",
-            "record_pictures",
             "commit_tables",
             "remove_replaced",
             "tell_standings",

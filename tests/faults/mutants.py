@@ -74,7 +74,6 @@ DELETE = "tests/integration/test_delete.py"
 RESULTS = "tests/integration/test_console_results.py"
 MEND = "tests/integration/test_console_mend.py"
 STANDINGS = "tests/integration/test_standings.py"
-PICTURES = "tests/integration/test_job_pictures.py"
 GC = "tests/integration/test_gc.py"
 REDO = "tests/integration/test_redo.py"
 HOOKS = "tests/integration/test_webhook_delivery.py"
@@ -1616,13 +1615,6 @@ MUTANTS = (
         '    sentence = row["sentence"] if tenant is None else row["guest_sentence"]',
         '    sentence = row["sentence"]',
         (f"{STANDINGS}::test_guests_read_no_machine_no_job_of_others_and_no_person",),
-    ),
-    Mutant(
-        "the fence of a look for a picture",
-        "common/ledger/jobs/pictures.py",
-        "    WHERE job_id = :id AND next_at = :fence\n",
-        "    WHERE job_id = :id AND CAST(:fence AS timestamptz) IS NOT NULL\n",
-        (f"{PICTURES}::test_a_look_that_was_cut_off_is_made_again_and_writes_nothing_late",),
     ),
 )
 

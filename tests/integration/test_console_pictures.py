@@ -1,13 +1,14 @@
 """Pictures on the page of a job: who sees them, what the live part carries of them, and where a bar leads."""
 
-import threading
+from collections import Counter
+from datetime import UTC, datetime
 
 import pytest
 
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.jobs import pictures
-from nightshift.producer.pictures import record
+from nightshift.common.ledger.queries import job_leases
 from nightshift.producer.serve.console import job_pictures
+from nightshift.producer.serve.console.pictures import series
 from tests.support.console_site import Site
 from tests.support.world import World, child_of, make_ready
 
@@ -17,18 +18,6 @@ HOSTILE = '"><script>alert(1)</script>'
 @pytest.fixture
 def site(ledger: Ledger) -> Site:
     return Site(ledger)
-
-
-@pytest.fixture(autouse=True)
-def no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "LAG_SECONDS", 0.0)
-    monkeypatch.setattr(record, "REST_TIMES", 0)
-
-
-def look(world: World) -> None:
-    world.do("UPDATE job_pictures SET next_at = now() WHERE next_at IS NOT NULL")
-    while record.record(world.ledger, threading.Event()):
-        pass
 
 
 def worked(world: World) -> int:
@@ -44,7 +33,6 @@ def worked(world: World) -> int:
 
 def test_pictures_are_seen_by_those_who_see_the_job(site: Site, world: World) -> None:
     job = worked(world)
-    look(world)
     for who, status in (("viewer", 200), ("user", 200), ("other", 404), ("ops", 200)):
         browser = site.browser(who)
         for path in ("pictures", "batches/0"):
@@ -57,36 +45,98 @@ def test_a_job_has_its_pictures_on_its_page_and_a_bar_leads_to_its_batch(
 ) -> None:
     job = worked(world)
     browser = site.browser("viewer")
-    assert "The first picture of this job comes" in browser.get(f"/jobs/{job}").text
-    look(world)
     page = browser.get(f"/jobs/{job}").text
-    for said in ("of 150 rows 9 done, 21 failed, 30 at work, 90 open", "Rows a second: "):
+    for said in ("9 of 150 rows are done, 21 failed", "Rows a second: "):
         assert said in page, said
     assert '<a href="?batch=0" tabindex="-1"><title>batch 0, 10 rows, 1 failed' in page
-    assert '<a href="?batch=1" tabindex="-1"><title>batch 1 failed, 0 rows' in page
+    assert '<a href="?batch=1" tabindex="-1"><title>batch 1 failed, 0 rows, 20 failed' in page
     assert '<a href="?batch=2" tabindex="-1"><title>batch 2 at work, 30 rows' in page
 
 
-def test_what_ended_since_the_last_look_is_drawn_from_the_ledger(site: Site, world: World) -> None:
+def test_what_ended_is_drawn_at_once(site: Site, world: World) -> None:
     job = worked(world)
-    look(world)
     world.commit(world.lease(job))
     drawn = site.browser("viewer").get(f"/jobs/{job}/pictures").text
     assert "<title>batch 3, 40 rows</title>" in drawn
+    assert "by about one of" not in drawn
 
 
-def test_the_live_part_carries_a_version_and_no_picture(world: World, site: Site) -> None:
+def test_the_live_part_carries_a_version_and_no_picture(
+    world: World, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = worked(world)
     parts = []
-    for _ in range(2):
-        look(world)
+    for version in ("first", "second"):
+        monkeypatch.setattr(job_pictures, "version", lambda row, now, version=version: version)
         page = site.browser("viewer").get(f"/jobs/{job}").text
         part, _, rest = page.partition('<div class="pictures"')
-        assert f'data-drawn="{world.run(pictures.version, job)}"' in part
+        assert f'data-drawn="{version}"' in part
         assert 'class="lane' not in part
         assert 'class="lane' in rest
         parts.append(part)
     assert parts[0] != parts[1]
+
+
+def many(world: World, batches: int) -> int:
+    """A job of so many batches of ten rows, each done by one of eight workers in turn, one a second each."""
+    job = world.job(*[10] * batches)
+    world.do(
+        "WITH done AS (UPDATE batches SET state = 'done', attempt = 1, owner = 'w-' || seq %% 8, part_name = "
+        "'part-' || seq, part_bytes = 1, part_checksum = 'x' WHERE job_id = %s RETURNING id, seq, job_id) "
+        "INSERT INTO attempts (batch_id, attempt, job_id, worker_id, engine, engine_version, woken, "
+        "claimed_at, ended_at, outcome, row_count, rows_failed, prompt_tokens, output_tokens) "
+        "SELECT id, 1, job_id, 'w-' || seq %% 8, 'mock', '1', 'poll', now() + make_interval(secs => seq / 8), "
+        "now() + make_interval(secs => seq / 8 + 1), 'done', 10, 1, 20, 30 FROM done",
+        job,
+    )
+    return job
+
+
+def test_of_a_long_job_leases_of_the_whole_dataset_and_of_all_workers_are_read(
+    world: World,
+) -> None:
+    job = many(world, 1000)
+    every = world.run(job_leases.ended, job, 1000)
+    assert (every.step, len(every.spread), len(every.unhappy)) == (1, 1000, 0)
+    found = world.run(job_leases.ended, job, 100)
+    assert found.step == 10
+    assert 95 <= len(found.spread) <= 100
+    places = sorted(lease["seq"] // 10 for lease in found.spread)
+    assert len(set(places)) == len(places), "one of each piece"
+    # A step that is a multiple of the workers would see one of them alone if each place were the first of its piece.
+    by_worker = Counter(lease["worker"] for lease in world.run(job_leases.ended, job, 125).spread)
+    assert len(by_worker) == 8
+    assert max(by_worker.values()) < 125 / 2
+
+
+def test_batches_that_ran_often_are_bounded_as_well(world: World) -> None:
+    job = many(world, 40)
+    world.do(
+        "INSERT INTO attempts (batch_id, attempt, job_id, worker_id, engine, engine_version, woken, "
+        "claimed_at, ended_at, outcome) "
+        "SELECT batch_id, n, job_id, worker_id, engine, engine_version, woken, claimed_at, ended_at, 'lost' "
+        "FROM attempts CROSS JOIN generate_series(2, 9) n WHERE job_id = %s",
+        job,
+    )
+    found = world.run(job_leases.ended, job, 100)
+    assert found.step == 4
+    assert 0 < len(found.spread) <= 100
+    assert len(found.unhappy) == 320
+    assert len(world.run(job_leases.ended, job, 3).spread) == 3, "of one batch the latest"
+
+
+def test_rates_of_a_long_job_are_those_of_all_of_its_leases(
+    world: World,
+) -> None:
+    job = many(world, 4000)
+    found = world.run(job_leases.ended, job)
+    assert found.step == 2
+    times = world.run(job_leases.times, job)
+    life = series.points(found.spread, found.step, times["began"], times["began"] + 500)
+    assert life[-1].done == pytest.approx(9 * 4000, rel=0.01)
+    assert life[-1].failed == pytest.approx(4000, rel=0.01)
+    assert life[-1].output == pytest.approx(30 * 4000, rel=0.01)
+    assert "by about one of 2 batches" in job_pictures.drawn(world.ledger, job)
 
 
 def test_the_page_of_a_batch_shows_its_leases_and_those_of_its_pieces(
@@ -112,28 +162,39 @@ def test_the_page_of_a_batch_shows_its_leases_and_those_of_its_pieces(
 def test_names_of_hosts_are_text_in_a_picture(site: Site, world: World) -> None:
     job = worked(world)
     world.do("UPDATE workers SET host = %s", HOSTILE)
-    look(world)
     page = site.browser("viewer").get(f"/jobs/{job}").text
     assert "<script>alert" not in page
     assert "&lt;script&gt;" in page
 
 
-def test_a_closed_job_whose_picture_is_archived_says_so(site: Site, world: World) -> None:
+def test_an_archived_job_has_no_picture_and_its_page_says_why(site: Site, world: World) -> None:
     job = worked(world)
-    look(world)
-    world.do("DELETE FROM job_pictures")
     browser = site.browser("viewer")
-    page = browser.get(f"/jobs/{job}").text
-    assert "first picture" not in page, "closed before reapers drew any"
-    assert "archive" not in page
-    world.do(
-        "INSERT INTO job_archives (job_id, state, files) VALUES (%s, 'archived', '[]')",
-        job,
-    )
+    assert "in its archive" not in browser.get(f"/jobs/{job}").text
+    world.do("UPDATE jobs SET archived_at = now() WHERE id = %s", job)
     world.do("DELETE FROM attempts")
     world.do("DELETE FROM batches")
-    assert "is in its archive" in browser.get(f"/jobs/{job}").text
+    page = browser.get(f"/jobs/{job}").text
+    assert "leases of this job are in its archive" in page
+    assert "Who worked when" not in page
     assert "are in its archive" in browser.get(f"/jobs/{job}/batches/1").text
+
+
+@pytest.mark.parametrize(
+    ("status", "began", "now", "found"),
+    [
+        ("completed", 0, 5000, "completed"),
+        ("running", None, 12, "1"),
+        ("running", 0, 19, "1"),
+        ("running", 0, 20, "2"),
+        ("paused", 0, 3600, "360"),
+        ("running", 0, 3659, "60"),
+        ("running", 0, 3661, "61"),
+    ],
+)
+def test_which_pictures_there_are(status: str, began: int | None, now: float, found: str) -> None:
+    started = None if began is None else datetime.fromtimestamp(began, UTC)
+    assert job_pictures.version({"status": status, "started_at": started}, now) == found
 
 
 @pytest.mark.parametrize("sizes", [(), (1,)])
@@ -141,12 +202,9 @@ def test_a_job_of_no_row_and_of_one_has_a_page(
     site: Site, world: World, sizes: tuple[int, ...]
 ) -> None:
     job = world.job(*sizes, tenant="acme")
-    look(world)
     assert site.browser("viewer").get(f"/jobs/{job}").status_code == 200
     if sizes:
         world.commit(world.lease(job))
         world.finish(job)
-        look(world)
         drawn = job_pictures.drawn(world.ledger, job)
-        assert "of 1 row 1 done" in drawn
         assert "1 of 1 row is done" in drawn

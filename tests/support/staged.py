@@ -2,15 +2,12 @@
 person.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Event
 from typing import Any
 
 from nightshift.common.states import RowErrorKind
 from nightshift.producer.explain.tell import Teller
-from nightshift.producer.pictures.record import record
 from tests.support.world import World
 
 MODEL = "Qwen/Qwen3-0.6B"
@@ -104,35 +101,17 @@ def work(world: World, job_id: int, owners: list[str], done: int, errors: int = 
 
 
 def life(world: World, job_id: int) -> None:
-    """What reapers noted of a job's life: a point for each lease that ended, and what one look notes of the rest."""
-    world.do("UPDATE job_pictures SET next_at = NULL WHERE job_id <> %s", job_id)
-    world.do("UPDATE job_pictures SET next_at = now() WHERE job_id = %s", job_id)
-    assert record(world.ledger, Event())
-    total = sum(
-        row.row_count
-        for row in world.ask("SELECT row_count FROM batches WHERE job_id = %s", job_id)
-    )
-    began = world.ask(
-        "SELECT extract(epoch FROM started_at)::float8 AS at FROM jobs WHERE id = %s", job_id
-    )[0].at
-    points = [[began, total, 0, 0, 0, 0, 0, 0]]
-    for row in world.ask(
-        "SELECT extract(epoch FROM ended_at)::float8 AS at, row_count, rows_failed FROM attempts "
-        "WHERE job_id = %s AND ended_at IS NOT NULL ORDER BY ended_at",
-        job_id,
-    ):
-        _, _, done, failed, prompt, cached, output, thought = points[-1]
-        rows = row.row_count
-        more = [done + rows - row.rows_failed, failed + row.rows_failed, prompt + 210 * rows]
-        points.append(
-            [row.at, total, *more, cached + 90 * rows, output + 120 * rows, thought + 70 * rows]
-        )
-    world.do("UPDATE job_pictures SET series = %s WHERE job_id = %s", json.dumps(points), job_id)
-    prompt, output = points[-1][4], points[-1][6]
+    """Tokens of each lease that ended, and bytes of each part."""
     world.do(
-        "INSERT INTO job_counters SELECT job_id, 0, 0, 0, 0, 0, 0, 0, 0, %s - sum(prompt_tokens), "
-        "%s - sum(output_tokens) FROM job_counters WHERE job_id = %s GROUP BY job_id",
-        *(prompt, output, job_id),
+        "UPDATE attempts SET prompt_tokens = 210 * row_count, output_tokens = 120 * row_count "
+        "WHERE job_id = %s AND ended_at IS NOT NULL",
+        job_id,
+    )
+    world.do(
+        "INSERT INTO job_counters SELECT job_id, 0, 0, 0, 0, 0, 0, 0, 0, 210 * sum(rows_done + rows_failed) "
+        "- sum(prompt_tokens), 120 * sum(rows_done + rows_failed) - sum(output_tokens) "
+        "FROM job_counters WHERE job_id = %s GROUP BY job_id",
+        job_id,
     )
     world.do(
         "UPDATE batches SET part_bytes = 400 * row_count WHERE job_id = %s AND state = 'done'",

@@ -5,27 +5,28 @@ from collections.abc import Sequence
 
 import pytest
 
-from nightshift.producer.pictures.lanes import LOAD, OTHERS, Bar, Lanes
-from nightshift.producer.pictures.series import Point
 from nightshift.producer.serve.console.pictures import (
-    dataset_map,
     forecast,
     lanes,
     rate,
     scales,
     tokens,
 )
+from nightshift.producer.serve.console.pictures.bars import LOAD, OTHERS, Bar, Lanes
 from nightshift.producer.serve.console.pictures.forecast import Fan
+from nightshift.producer.serve.console.pictures.rate import Rows
 from nightshift.producer.serve.console.pictures.scales import Span
+from nightshift.producer.serve.console.pictures.series import Point
+from nightshift.producer.serve.console.pictures.tokens import Totals
 
 HOSTILE = '"><script>alert(1)</script>'
 
 
-def life(*done: int, every: float = 10.0, total: int = 1000, failed: int = 0) -> list[Point]:
-    return [
-        Point(every * at, total, rows, failed if at else 0, 0, 0, 0, 0)
-        for at, rows in enumerate(done)
-    ]
+ROWS = Rows(1000, 200, 7)
+
+
+def life(*done: int, every: float = 10.0, failed: int = 0) -> list[Point]:
+    return [Point(every * at, rows, failed if at else 0) for at, rows in enumerate(done)]
 
 
 @pytest.mark.parametrize(
@@ -114,19 +115,18 @@ def test_the_fan_is_cut_off_where_the_picture_ends(
 
 def test_failures_lie_below_the_line_and_the_picture_says_its_numbers() -> None:
     points = life(0, 100, 200, failed=7)
-    drawn = str(rate.draw(points, Span(0, 20), 20, None, None))
+    drawn = str(rate.draw(points, Span(0, 20), 20, None, None, ROWS))
     assert "10.0 at most, 10.0 last; 200 of 1,000 rows are done, 7 failed" in drawn
     (below,) = re.findall(r'class="failed" d="M0 130V([\d.]+)', drawn)
     assert float(below) >= 130 + rate.LEAST_FAILED
     assert "failures" in drawn
-    assert "failures" not in str(rate.draw(life(0, 100), Span(0, 10), 10, None, None))
+    assert "failures" not in str(rate.draw(life(0, 100), Span(0, 10), 10, None, None, ROWS))
 
 
 def test_nothing_is_drawn_before_the_first_row() -> None:
-    assert rate.draw(life(0, 0), Span(0, 10), 10, None, None) == ""
-    assert tokens.draw(life(0, 5), Span(0, 10)) == ""
+    assert rate.draw(life(0, 0), Span(0, 10), 10, None, None, ROWS) == ""
+    assert tokens.draw(life(0, 5), Span(0, 10), Totals(0, 0)) == ""
     assert lanes.draw(Lanes(), {}, Span(0, 1)) == ""
-    assert dataset_map.draw(1, []) == ""
 
 
 @pytest.mark.parametrize(
@@ -135,19 +135,22 @@ def test_nothing_is_drawn_before_the_first_row() -> None:
 def test_the_deadline_is_a_line_where_the_picture_reaches_it(
     finish_by: float | None, lines: int, said: bool
 ) -> None:
-    drawn = str(rate.draw(life(0, 9, 20), Span(0, 30), 20, None, finish_by))
+    drawn = str(rate.draw(life(0, 9, 20), Span(0, 30), 20, None, finish_by, ROWS))
     assert drawn.count('<line class="late"') == lines
     assert ("deadline <time" in drawn) is said
 
 
-def test_tokens_of_a_cache_and_of_thoughts_are_parts_of_the_others() -> None:
-    points = [Point(0, 9, 0, 0, 0, 0, 0, 0), Point(10, 9, 9, 0, 1000, 400, 500, 200)]
-    drawn = str(tokens.draw(points, Span(0, 10)))
-    for words in ("600 in<", "400 in, from a cache", "300 out<", "200 out, thought"):
+def test_tokens_out_lie_on_tokens_in_and_the_legend_has_the_totals_of_the_job() -> None:
+    points = [Point(0), Point(10, 9, 0, 1000, 500)]
+    drawn = str(tokens.draw(points, Span(0, 10), Totals(1001, 502)))
+    for words in ("1,001 in<", "502 out<", "Tokens a second: 1,001 in; 502 out"):
         assert words in drawn
+    assert " out<" not in str(
+        tokens.draw([Point(0), Point(10, 9, 0, 5)], Span(0, 10), Totals(5, 0))
+    )
     tops = [float(top) for top in re.findall(r"V([\d.]+)H10000", drawn)]
     most = 200  # the scale above 150 tokens a second
-    assert tops == pytest.approx([110 - 110 * rate / most for rate in (60, 100, 130, 150)], abs=0.1)
+    assert tops == pytest.approx([110 - 110 * rate / most for rate in (100, 150)], abs=0.1)
 
 
 def test_a_bar_leads_to_its_batch_and_a_load_leads_nowhere() -> None:
@@ -164,6 +167,15 @@ def test_a_bar_leads_to_its_batch_and_a_load_leads_nowhere() -> None:
     assert re.findall(r"(\d+) %", drawn) == ["50", "50"]
     assert "engine loads" in drawn
     assert "released" not in drawn
+
+
+def test_a_thinned_lane_says_no_share_and_counts_no_batches() -> None:
+    kept = Lanes(
+        {("a", 0): [Bar("d", 0, 5, 3, 30, 0, 4), Bar("d", 5, 9, 1, 10, 0, 8)]}, is_thinned=True
+    )
+    drawn = str(lanes.draw(kept, {}, Span(0, 10)))
+    assert re.findall("<title>([^<]+)", drawn) == ["batch 4 and others", "batch 8, 10 rows"]
+    assert '<span class="busy"></span>' in drawn
 
 
 def test_many_leases_that_run_in_one_lane_are_one_bar() -> None:
@@ -200,29 +212,9 @@ def test_names_of_hosts_are_text() -> None:
     assert "<script" not in str(lanes.draw(kept, {}, Span(0, 1)))
 
 
-def test_a_cell_shows_what_became_of_its_rows() -> None:
-    cells = [[0, 100, 100, 0, 0], [1, 100, 50, 1, 0], [2, 100, 0, 0, 100], [3, 100, 0, 0, 0]]
-    drawn = str(dataset_map.draw(10, cells))
-    assert "of 400 rows 150 done, 1 failed, 100 at work, 149 open" in drawn
-    shapes = dict(re.findall(r'<path class="([a-z ]+)" d="([^"]+)"', drawn.partition("<ul")[0]))
-    assert shapes["open"].count("M") == 4
-    assert shapes["done"] == "M0 0h10v10h-10zM12 5h10v5h-10z"
-    assert shapes["failed"] == "M12 3h10v2h-10z", "one row of a hundred is seen"
-    assert shapes["failed corner"].count("M") == 1
-    assert shapes["working"].count("M") == 1
-    assert re.findall("<title>([^<]+)", drawn) == ["batches 10 to 19: 50 done, 1 failed of 100"]
-
-
-@pytest.mark.parametrize("failed", [1, 99, 100])
-def test_no_part_of_a_cell_leaves_the_cell(failed: int) -> None:
-    drawn = str(dataset_map.draw(1, [[0, 100, 100 - failed, failed, 0]]))
-    for top, height in re.findall(r"M0 ([\d.]+)h10v([\d.]+)h-10z", drawn):
-        assert 0 <= float(top) <= float(top) + float(height) <= 10
-
-
 def test_an_end_that_no_calendar_has_is_none() -> None:
     made = forecast.fan(EVEN, 300, 10**13, 1e6)
-    assert rate.draw(EVEN, Span(0, 600), 300, made, None)
+    assert rate.draw(EVEN, Span(0, 600), 300, made, None, ROWS)
     assert made is not None
     assert made.slow_end is None
     assert forecast.fan(EVEN, 300, 10**13, 1.0) is None

@@ -5,8 +5,16 @@ from typing import Any
 
 import pytest
 
-from nightshift.producer.pictures import lanes
-from nightshift.producer.pictures.lanes import LOAD, MOST_BARS, MOST_LANES, OTHERS, Bar, Lanes
+from nightshift.producer.serve.console.pictures import bars as joining
+from nightshift.producer.serve.console.pictures.bars import (
+    LOAD,
+    MOST_BARS,
+    MOST_LANES,
+    OTHERS,
+    TYPICAL_GAPS,
+    Bar,
+    Lanes,
+)
 
 
 def lease(
@@ -41,7 +49,7 @@ def work(slots: int, batches: int, hosts: int = 1) -> Iterator[Mapping[str, Any]
 
 
 def test_a_lease_is_a_bar_while_there_is_room() -> None:
-    found = Lanes().plus([lease(0, 5, seq=3), lease(4, 9, seq=4, outcome="lost"), lease(9, 9)])
+    found = Lanes.of([lease(0, 5, seq=3), lease(4, 9, seq=4, outcome="lost"), lease(9, 9)])
     assert found.bars == {
         ("a", 0): [
             Bar("d", 0, 5, 1, 10, 0, 3),
@@ -53,11 +61,8 @@ def test_a_lease_is_a_bar_while_there_is_room() -> None:
 
 @pytest.mark.parametrize("slots", [1, 7, 40])
 def test_neighbours_are_merged_so_that_bars_are_few_and_every_batch_counts(slots: int) -> None:
-    found = Lanes()
-    every = list(work(slots, 9000))
-    for first in range(0, len(every), 1500):
-        found = found.plus(every[first : first + 1500])
-        assert found.count <= MOST_BARS
+    found = Lanes.of(work(slots, 9000))
+    assert found.count <= MOST_BARS
     assert found.count > MOST_BARS / 5, "as fine as there is room"
     assert sum(bar.batches for bar in bars(found)) == 9000
     assert sum(bar.rows for bar in bars(found)) == 90_000
@@ -66,18 +71,17 @@ def test_neighbours_are_merged_so_that_bars_are_few_and_every_batch_counts(slots
 
 
 def test_above_200_slots_a_lane_is_a_host_and_above_200_hosts_the_rest_share_one() -> None:
-    found = Lanes().plus(work(8, 2 * MOST_LANES * 8, hosts=2 * MOST_LANES))
+    found = Lanes.of(work(8, 2 * MOST_LANES * 8, hosts=2 * MOST_LANES))
     assert found.by_host
     assert len(found.bars) == MOST_LANES
     assert OTHERS in found.bars
     assert sum(bar.batches for bar in bars(found)) == 2 * MOST_LANES * 8
-    again = found.plus([lease(0, 1, host="new", slot=3), lease(0, 1, host="h0", slot=9)])
-    assert again.bars.keys() == found.bars.keys()
-    assert again.count <= MOST_BARS
+    assert found.place("new", 3) == OTHERS
+    assert found.place("h0", 9) == ("h0", None)
 
 
 def test_200_slots_have_a_lane_each() -> None:
-    found = Lanes().plus(work(MOST_LANES, MOST_LANES))
+    found = Lanes.of(work(MOST_LANES, MOST_LANES))
     assert not found.by_host
     assert len(found.bars) == MOST_LANES
 
@@ -97,34 +101,55 @@ def test_200_slots_have_a_lane_each() -> None:
 def test_which_neighbours_are_one_bar(
     given: list[tuple[float, float]], step: float, found: list[tuple[float, float]]
 ) -> None:
-    made = lanes.merged([Bar("d", *times, 1) for times in given], step)
+    made = joining.merged([Bar("d", *times, 1) for times in given], step)
     assert [(bar.began, bar.ended) for bar in made] == found
     assert sum(bar.batches for bar in made) == len(given)
 
 
 def test_what_failed_is_not_merged_with_what_is_done() -> None:
-    made = lanes.merged([Bar("d", 0, 1), Bar("f", 1, 2), Bar("d", 2, 3), Bar("f", 3, 4)], 10)
+    made = joining.merged([Bar("d", 0, 1), Bar("f", 1, 2), Bar("d", 2, 3), Bar("f", 3, 4)], 10)
     assert [(bar.kind, bar.began, bar.ended) for bar in made] == [("d", 0, 3), ("f", 1, 4)]
 
 
 def test_a_load_is_one_bar_however_many_batches_its_child_had() -> None:
     loaded = {"started": 0.123, "ready": 7.987}
-    found = Lanes().plus([lease(8, 9, **loaded), lease(9, 10, **loaded)])
-    found = Lanes.of_json(found.as_json()).plus([lease(10, 11, **loaded)])
-    again = found.plus([lease(40, 41, started=30.0, ready=39.0)])
-    loads = [(bar.began, bar.ended) for bar in bars(again) if bar.kind == LOAD]
-    assert loads == [(0.1, 8.0), (30.0, 39.0)]
+    found = Lanes.of(
+        [
+            lease(8, 9, **loaded),
+            lease(9, 10, **loaded),
+            lease(40, 41, started=30.0, ready=39.0),
+        ]
+    )
+    loads = [(bar.began, bar.ended) for bar in bars(found) if bar.kind == LOAD]
+    assert loads == [(0.123, 7.987), (30.0, 39.0)]
 
 
 def test_a_child_that_the_ledger_has_forgotten_has_a_lane_of_its_own() -> None:
-    found = Lanes().plus([lease(0, 1, host=None, slot=None)])
+    found = Lanes.of([lease(0, 1, host=None, slot=None)])
     assert list(found.bars) == [("w", None)]
 
 
-def test_lanes_are_kept_as_json() -> None:
-    found = Lanes().plus(work(3, 60))
-    assert Lanes.of_json(found.as_json()) == found
-    assert Lanes.of_json(None) == Lanes()
+def test_a_lane_of_thinned_leases_is_closed_up_but_for_pauses_and_leases_without_an_answer() -> (
+    None
+):
+    begins = [0, 10, 20, 30, 30 + TYPICAL_GAPS * 10 + 9]
+    leases = [lease(at, at + 2, seq=at) for at in begins]
+    found = Lanes.of([*leases, lease(22, 23, outcome="lost")], is_thinned=True)
+    spans = [(bar.kind, bar.began, bar.ended) for bar in bars(found)]
+    assert spans == [
+        ("d", 0, 10),
+        ("d", 10, 20),
+        ("d", 20, 30),
+        ("d", 30, 32),
+        ("d", 119, 121),
+        ("l", 22, 23),
+    ]
+    assert found.is_thinned
+
+
+def test_leases_that_overlap_keep_their_ends_in_a_thinned_lane() -> None:
+    found = Lanes.of([lease(0, 30), lease(10, 12), lease(20, 22)], is_thinned=True)
+    assert [(bar.began, bar.ended) for bar in bars(found)] == [(0, 30), (10, 20), (20, 22)]
 
 
 @pytest.mark.parametrize(
@@ -138,4 +163,4 @@ def test_lanes_are_kept_as_json() -> None:
     ],
 )
 def test_how_long_a_lane_was_at_work(given: list[tuple[str, float, float]], found: float) -> None:
-    assert lanes.busy_seconds([Bar(*each) for each in given]) == found
+    assert joining.busy_seconds([Bar(*each) for each in given]) == found

@@ -1,5 +1,6 @@
 """The page of one job: how far, how fast, why it stands, what failed, where it ran, and its rows."""
 
+import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from starlette.routing import Route
 from nightshift.common import provenance
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Connection, Ledger, audit_log
-from nightshift.common.ledger.jobs import jobs, pictures
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts, job_pace, live_parts
 from nightshift.common.spec.changes import NONE
@@ -157,7 +158,7 @@ def _seen(
             "reasons": helped(connection, job, here, tenant, acts=acts),
             "failures": kinds.of(connection, row),
             "attempts": job_facts.recent(connection, job.id, ATTEMPTS),
-            "drawn": pictures.version(connection, job.id),
+            "drawn": job_pictures.version(row, time.time()),
             "batch": api_batches.of_job(connection, job.id),
             "changes": audit_log.of_job(connection, job.id, tenant)[::-1],
         }

@@ -1,28 +1,31 @@
-"""The pictures of a job, which its page loads anew when a reaper has looked, and the page of one batch."""
+"""The pictures of a job, which its page loads anew from time to time, and the page of one batch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from nightshift.common.ledger import Connection, Ledger, Row
-from nightshift.common.ledger.jobs import jobs, pictures
-from nightshift.common.ledger.queries import job_facts, job_pace
-from nightshift.producer.pictures.lanes import LOAD, Bar, Lanes, Place
-from nightshift.producer.pictures.series import Point
+from nightshift.common.ledger import Connection, Ledger
+from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.queries import job_facts, job_leases, job_pace
+from nightshift.common.ledger.queries.job_leases import Leases
 from nightshift.producer.serve.console import render
 from nightshift.producer.serve.console.page_calls import Visit, page
-from nightshift.producer.serve.console.pictures import dataset_map, forecast, lanes, rate, tokens
+from nightshift.producer.serve.console.pictures import forecast, lanes, rate, series, tokens
+from nightshift.producer.serve.console.pictures.bars import LOAD, Bar, Lanes, Place
 from nightshift.producer.serve.console.pictures.forecast import Fan
 from nightshift.producer.serve.console.pictures.scales import Span
 from nightshift.producer.serve.errors import not_found
 
-MOST_RECENT = 500
-"""Leases that ended since the last look and are drawn, and leases that run now."""
+MOST_RUNNING = 500
+"""Leases that run now and are drawn."""
 
 MOST_LEASES = 200
 """Leases of one batch that its page shows."""
+
+REDRAWN_SECONDS, REDRAWN_LATER_SECONDS, LATER_SECONDS = 10.0, 60.0, 3600.0
+"""How often the pictures of an open job are loaded anew, also of one that has run for LATER_SECONDS."""
 
 
 def show_pictures(visit: Visit) -> Response:
@@ -30,47 +33,58 @@ def show_pictures(visit: Visit) -> Response:
     return HTMLResponse(drawn(visit.ledger, visit.job().id), headers=render.HEADERS)
 
 
+def version(row: Mapping[str, Any], now: float) -> str:
+    """Which pictures of a job there are: another word when the page should load them anew. `row` is one of job_pace,
+    `now` in seconds since 1970.
+    """
+    if row["status"] not in ("running", "paused"):
+        return str(row["status"])
+    began = row["started_at"]
+    is_long = began is not None and now - began.timestamp() > LATER_SECONDS
+    return f"{now // (REDRAWN_LATER_SECONDS if is_long else REDRAWN_SECONDS):.0f}"
+
+
 def drawn(ledger: Ledger, job_id: int) -> str:
     """The pictures as HTML."""
     with ledger.transaction() as connection:
-        kept = pictures.shown(connection, job_id)
-        if kept["told_at"] is None:
-            return render.fragment(
-                "job_pictures.html",
-                job=job_id,
-                pictures=None,
-                is_away=jobs.is_archived(connection, job_id),
-                is_due=kept["is_due"],
-            )
+        if jobs.is_archived(connection, job_id):
+            return render.fragment("job_pictures.html", job=job_id, pictures=None, is_away=True)
+        times = job_leases.times(connection, job_id)
+        leases = job_leases.ended(connection, job_id)
         (row,) = job_pace.some(connection, [job_id])
-        recent, running = _work(connection, job_id, kept)
-    points = _points(kept)
-    now = points[-1].at if kept["closed"] is not None else max(kept["now"], points[-1].at)
-    left = row["rows_total"] - row["rows_done"] - row["rows_failed"]
-    is_over = kept["closed"] is not None
+        lanes_of_ended = _lanes(leases)
+        running = {} if times["closed"] else _running(connection, job_id, times, lanes_of_ended)
+    is_over = times["closed"] is not None
+    now = times["closed"] if is_over else times["now"]
+    points = series.points(leases.spread, leases.step, times["began"], now)
+    rows = rate.Rows(row["rows_total"], row["rows_done"], row["rows_failed"])
     now_rate = None if is_over else row["rows_per_second"]
-    fan = forecast.fan(points, now, left, None if now_rate is None else float(now_rate))
-    past = Span(points[0].at, now)
-    finish_by = kept["finish_by"]
-    cells = kept["map"]
+    fan = forecast.fan(
+        points,
+        now,
+        rows.total - rows.done - rows.failed,
+        None if now_rate is None else float(now_rate),
+    )
+    past = Span(points[0].at, points[-1].at)
+    finish_by = times["finish_by"]
+    ahead = _ahead(past, fan, finish_by, is_over)
+    spent = tokens.Totals(row["prompt_tokens"], row["output_tokens"])
     return render.fragment(
         "job_pictures.html",
         job=job_id,
+        step=leases.step,
         pictures={
-            "rate": rate.draw(points, _ahead(past, fan, finish_by, is_over), now, fan, finish_by),
-            "lanes": lanes.draw(Lanes.of_json(kept["lanes"]).plus(recent), running, past),
-            "tokens": tokens.draw(points, past),
-            "map": dataset_map.draw(cells["width"], cells["cells"]),
+            "rate": rate.draw(points, ahead, now, fan, finish_by, rows),
+            "lanes": lanes.draw(lanes_of_ended, running, past),
+            "tokens": tokens.draw(points, past, spent),
         },
     )
 
 
-def _points(kept: Row) -> list[Point]:
-    """The series, from the begin of the job on: a short job may be over before its first look."""
-    points = [Point(*point) for point in kept["series"]]
-    if kept["began"] < points[0].at and any(points[0][2:]):
-        points.insert(0, Point(kept["began"], points[0].total, *[0] * 6))
-    return points
+def _lanes(leases: Leases) -> Lanes:
+    every = {(each["batch_id"], each["attempt"]): each for each in leases.unhappy}
+    every |= {(each["batch_id"], each["attempt"]): each for each in leases.spread}
+    return Lanes.of(every.values(), is_thinned=leases.step > 1)
 
 
 def _ahead(past: Span, fan: Fan | None, finish_by: float | None, is_over: bool) -> Span:
@@ -87,26 +101,20 @@ def _ahead(past: Span, fan: Fan | None, finish_by: float | None, is_over: bool) 
     return Span(past.begin, min(end, past.end + past.seconds))
 
 
-def _work(
-    connection: Connection, job_id: int, kept: Row
-) -> tuple[Sequence[Row], Mapping[Place, list[Bar]]]:
-    """What ended since the last look, and what runs and loads now, by place."""
-    now, by_host = kept["now"], bool(kept["lanes"] and kept["lanes"]["by_host"])
-    if kept["closed"] is not None:
-        return [], {}
-    recent = pictures.ended(connection, job_id, kept["seen_until"] or 0.0, now + 1, MOST_RECENT)
+def _running(
+    connection: Connection, job_id: int, times: Mapping[Any, Any], ended: Lanes
+) -> Mapping[Place, list[Bar]]:
+    """What runs and loads now, by place."""
+    now = times["now"]
     found: dict[Place, list[Bar]] = {}
-
-    def note(row: Mapping[Any, Any], bar: Bar) -> None:
-        place = row["host"] or row["worker"], None if by_host else row["slot"]
-        found.setdefault(place, []).append(bar)
-
-    for row in pictures.running(connection, job_id, MOST_RECENT):
+    for row in job_leases.running(connection, job_id, MOST_RUNNING):
+        place = ended.place(row["host"] or row["worker"], row["slot"])
         bar = Bar(lanes.RUNNING, row["claimed"], now, 1, row["rows"], 0, row["seq"])
-        note(row, bar)
-    for row in pictures.loading(connection, job_id):
-        note({**row, "worker": ""}, Bar(LOAD, row["started"], now))
-    return recent, found
+        found.setdefault(place, []).append(bar)
+    for row in job_leases.loading(connection, job_id):
+        place = ended.place(row["host"], row["slot"])
+        found.setdefault(place, []).append(Bar(LOAD, row["started"], now))
+    return found
 
 
 def show_batch(visit: Visit) -> Response:

@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nightshift.producer.pictures import series
-from nightshift.producer.pictures.series import Point
+from nightshift.producer.serve.console.pictures import series
+from nightshift.producer.serve.console.pictures.series import Point
 
 WINDOWS = 10
 """Pieces of the last third of a life, whose rates say how much the rate varies."""

@@ -5,10 +5,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from markupsafe import Markup
 
 from nightshift.common.text import counted, counted_batches
-from nightshift.producer.pictures import lanes as kept
-from nightshift.producer.pictures.lanes import LOAD, OTHERS, Bar, Lanes, Place
 from nightshift.producer.serve.console import wording
+from nightshift.producer.serve.console.pictures import bars as joining
 from nightshift.producer.serve.console.pictures import scales
+from nightshift.producer.serve.console.pictures.bars import LOAD, OTHERS, Bar, Lanes, Place
 from nightshift.producer.serve.console.pictures.scales import Span
 
 HEIGHT = 14
@@ -46,6 +46,7 @@ def draw(lanes: Lanes, running: Mapping[Place, Sequence[Bar]], span: Span) -> Ma
             _name(place, names[place[0]]),
             [*lanes.bars.get(place, ()), *_few(running.get(place, ()))],
             span,
+            is_thinned=lanes.is_thinned,
         )
         for place in places
     ]
@@ -66,29 +67,31 @@ def draw(lanes: Lanes, running: Mapping[Place, Sequence[Bar]], span: Span) -> Ma
 
 
 def _few(bars: Sequence[Bar]) -> Sequence[Bar]:
-    return bars if len(bars) <= MOST_RUNNING else kept.merged(bars, float("inf"))
+    return bars if len(bars) <= MOST_RUNNING else joining.merged(bars, float("inf"))
 
 
-def _lane(name: Markup, bars: Sequence[Bar], span: Span) -> Markup:
+def _lane(name: Markup, bars: Sequence[Bar], span: Span, *, is_thinned: bool) -> Markup:
     shapes = []
     for kind, (drawn, height) in SHAPES.items():
-        of_kind = [_bar(bar, span) for bar in bars if bar.kind == kind]
+        of_kind = [_bar(bar, span, is_thinned=is_thinned) for bar in bars if bar.kind == kind]
         if of_kind:
             shapes.append(f'<g class="{drawn}" stroke-width="{height}">{"".join(of_kind)}</g>')
-    percent = min(100 * kept.busy_seconds(bars) / span.seconds, 100.0)
+    # How long a lane was at work is known only from all of its leases.
+    share = min(joining.busy_seconds(bars) / span.seconds, 1.0)
+    busy = "" if is_thinned else f"{100 * share:.0f} %"
     return Markup(
         '<div class="lane">{name}<svg aria-hidden="true" viewBox="0 0 {wide} {height}" '
-        'preserveAspectRatio="none">{bars}</svg><span class="busy">{percent:.0f} %</span></div>'
+        'preserveAspectRatio="none">{bars}</svg><span class="busy">{busy}</span></div>'
     ).format(
         name=name,
         wide=scales.WIDE,
         height=HEIGHT,
         bars=Markup("".join(shapes)),  # noqa: S704 - numbers and words of ours, see `_bar`
-        percent=percent,
+        busy=busy,
     )
 
 
-def _bar(bar: Bar, span: Span) -> str:
+def _bar(bar: Bar, span: Span, *, is_thinned: bool) -> str:
     """The bar as SVG; plain text, since there are two thousand of them. Its words are ours, the rest is numbers."""
     left = min(span.x(bar.began), scales.WIDE - LEAST_WIDTH)
     width = max(span.x(bar.ended) - left, LEAST_WIDTH)
@@ -97,11 +100,13 @@ def _bar(bar: Bar, span: Span) -> str:
         return path
     # No stop for the keyboard: the page has a field for the number of a batch. The page of the job
     # leads on from this address, which is short.
-    return f'<a href="?batch={bar.seq}" tabindex="-1"><title>{_title(bar)}</title>{path}</a>'
+    return f'<a href="?batch={bar.seq}" tabindex="-1"><title>{_title(bar, is_thinned=is_thinned)}</title>{path}</a>'
 
 
-def _title(bar: Bar) -> str:
+def _title(bar: Bar, *, is_thinned: bool) -> str:
     """What a bar stands for, in a few words: there are many."""
+    if is_thinned and bar.batches > 1:
+        return f"batch {bar.seq} and others{f' {WORDS[bar.kind]}' if bar.kind in WORDS else ''}"
     which = f"batch {bar.seq}" if bar.batches == 1 else f"{counted_batches(bar.batches)}"
     word = f" {WORDS[bar.kind]}" if bar.kind in WORDS else ""
     failed = f", {bar.failed:,} failed" if bar.failed else ""

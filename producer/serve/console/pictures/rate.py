@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from markupsafe import Markup
 
 from nightshift.common.text import counted, plural, rate
-from nightshift.producer.pictures import series
-from nightshift.producer.pictures.series import Point
-from nightshift.producer.serve.console.pictures import scales
+from nightshift.producer.serve.console.pictures import scales, series
 from nightshift.producer.serve.console.pictures.forecast import Fan
 from nightshift.producer.serve.console.pictures.scales import Span
+from nightshift.producer.serve.console.pictures.series import Point
 
 TOP, ABOVE = 18, 130
 """Height of the line of words, and of the scale, in pixels."""
@@ -22,8 +22,21 @@ LEAST_BELOW, LEAST_FAILED = 12, 3
 """Least height of the part below the line, and of a failure in it, in pixels."""
 
 
+class Rows(NamedTuple):
+    """The rows of a job, now."""
+
+    total: int
+    done: int
+    failed: int
+
+
 def draw(
-    points: Sequence[Point], span: Span, now: float, fan: Fan | None, finish_by: float | None
+    points: Sequence[Point],
+    span: Span,
+    now: float,
+    fan: Fan | None,
+    finish_by: float | None,
+    rows: Rows,
 ) -> Markup:
     """The picture, from the first point to the end of `span`, which may lie behind `now`; nothing before the first row."""
     if not (points[-1].done or points[-1].failed):
@@ -46,7 +59,7 @@ def draw(
         '<line class="axis" x1="0" x2="100%" y1="{line}" y2="{line}"/>{areas}{scale}{marks}</svg>{clock}{legend}'
     ).format(
         height=height,
-        said=said(points, done),
+        said=said(rows, done),
         grid=scales.grid(TOP, ABOVE),
         scale=scales.scale(most, TOP, ABOVE, "rows/s"),
         areas=scales.inner(Markup("").join(areas), TOP, ABOVE + below),
@@ -57,14 +70,13 @@ def draw(
     )
 
 
-def said(points: Sequence[Point], done: Sequence[float]) -> str:
+def said(rows: Rows, done: Sequence[float]) -> str:
     """The picture in a sentence."""
-    last = points[-1]
     text = (
         f"Rows a second: {rate(max(done))} at most, {rate(done[-1])} last; "
-        f"{last.done:,} of {counted(last.total, 'row')} {plural(last.total, 'is', 'are')} done"
+        f"{rows.done:,} of {counted(rows.total, 'row')} {plural(rows.total, 'is', 'are')} done"
     )
-    return f"{text}, {last.failed:,} failed" if last.failed else text
+    return f"{text}, {rows.failed:,} failed" if rows.failed else text
 
 
 def _below(failed: Sequence[float], most: float) -> int:

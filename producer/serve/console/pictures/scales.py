@@ -9,8 +9,8 @@ from itertools import pairwise
 from markupsafe import Markup
 
 from nightshift.common.text import duration
-from nightshift.producer.pictures.series import Point
 from nightshift.producer.serve.console import wording
+from nightshift.producer.serve.console.pictures.series import Point
 
 WIDE = 10_000
 """Width of the inner pictures, which are stretched to the page."""
@@ -71,7 +71,7 @@ def pieces(points: Sequence[Point]) -> int:
     """Into how many pieces a life is cut: three changes in a piece, where there are so many, so that batches that come
     one after the other are no comb.
     """
-    changes = sum(before[2:] != after[2:] for before, after in pairwise(points))
+    changes = sum(before[1:] != after[1:] for before, after in pairwise(points))
     return min(max(changes // 3, LEAST_PIECES), MOST_PIECES, max(len(points) - 1, 1))
 
 
@@ -148,13 +148,11 @@ KEYS = {
     "late": '<path class="late" d="M6 0v12"/>',
     "fan": '<path class="fan" d="M0 6 12 0v12z"/>',
     "below": '<path class="failed" d="M0 2h12L6 11z"/>',
-    "corner": '<path class="failed" d="M2 1h9v9z"/>',
     "thin": '<path class="released" d="M0 4h12v4H0z"/>',
     "load": '<path class="load" d="M0 4h12v4H0z"/>',
     "lease": '<path class="lease" d="M0 2h12v8H0z"/>',
     "worst": '<path class="failed" d="M0 0h12v12H0z"/>',
     "idle": '<path class="open" d="M0 0h12v12H0z"/>',
-    "dot": '<path class="open" d="M0 0h12v12H0z"/><path class="working" d="M3 3h6v6H3z"/>',
 }
 """The shapes of a legend that are more than a square of their class."""
 

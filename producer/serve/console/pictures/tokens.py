@@ -1,39 +1,41 @@
-"""Tokens a second as a stacked area: in, from a cache, out, thought. Pure."""
+"""Tokens a second as a stacked area: in, out. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from markupsafe import Markup
 
-from nightshift.producer.pictures import series
-from nightshift.producer.pictures.series import Point
-from nightshift.producer.serve.console.pictures import scales
+from nightshift.producer.serve.console.pictures import scales, series
 from nightshift.producer.serve.console.pictures.scales import Span
+from nightshift.producer.serve.console.pictures.series import Point
 
 TOP, HEIGHT = 4, 110
 """In pixels."""
 
 KINDS = (
-    ("tokens-in", "in", "prompt", "cached"),
-    ("tokens-cached", "in, from a cache", "cached", None),
-    ("tokens-out", "out", "output", "thought"),
-    ("tokens-thought", "out, thought before the answer", "thought", None),
+    ("tokens-in", "in", "prompt"),
+    ("tokens-out", "out", "output"),
 )
-"""Class, words and column of each kind from the bottom up, and the kind that is a part of its column."""
+"""Class, word and column of each kind from the bottom up."""
 
 
-def draw(points: Sequence[Point], span: Span) -> Markup:
+class Totals(NamedTuple):
+    """The tokens of a job so far."""
+
+    prompt: int
+    output: int
+
+
+def draw(points: Sequence[Point], span: Span, totals: Totals) -> Markup:
     """The picture; nothing where no token was counted."""
     if not points or not (points[-1].prompt or points[-1].output):
         return Markup("")
     edges = span.edges(scales.pieces(points))
     lower = [0.0] * (len(edges) - 1)
     layers = []
-    for kind, _, column, part in KINDS:
+    for kind, _, column in KINDS:
         rates = series.rates(points, column, edges)
-        less = series.rates(points, part, edges) if part else [0.0] * len(rates)
-        upper = [
-            low + max(rate - cut, 0.0) for low, rate, cut in zip(lower, rates, less, strict=True)
-        ]
+        upper = [low + rate for low, rate in zip(lower, rates, strict=True)]
         layers.append((kind, lower, upper))
         lower = upper
     most = scales.ceiling(max(lower))
@@ -55,25 +57,16 @@ def draw(points: Sequence[Point], span: Span) -> Markup:
     ).format(
         height=TOP + HEIGHT + 2,
         line=TOP + HEIGHT,
-        said=f"Tokens a second: {'; '.join(_totals(points[-1], full=True))}",
+        said=f"Tokens a second: {'; '.join(_words(totals).values())}",
         grid=scales.grid(TOP, HEIGHT),
         scale=scales.scale(most, TOP, HEIGHT, "tokens/s"),
         areas=scales.inner(areas, TOP, HEIGHT),
         clock=scales.clock(span),
-        legend=scales.legend(
-            [
-                (kind, total)
-                for (kind, *_), total in zip(KINDS, _totals(points[-1]), strict=True)
-                if total
-            ]
-        ),
+        legend=scales.legend(_words(totals).items()),
     )
 
 
-def _totals(last: Point, *, full: bool = False) -> list[str]:
-    """What there was of each kind; nothing for a kind that there was not, or that alone where not `full`."""
-    found = []
-    for _, words, column, part in KINDS:
-        count = getattr(last, column) - (getattr(last, part) if part else 0)
-        found.append(f"{max(count, 0):,} {words}" if count > 0 else "")
-    return [each for each in found if each] if full else found
+def _words(totals: Totals) -> Mapping[str, str]:
+    """How many tokens there were of each kind, by its class."""
+    counts = {kind: (getattr(totals, column), word) for kind, word, column in KINDS}
+    return {kind: f"{count:,} {word}" for kind, (count, word) in counts.items() if count}

@@ -1,7 +1,9 @@
-"""Who worked when: a lane a slot, leases and loads as bars; at most MOST_BARS, however many leases a job had."""
+"""Who worked when: a lane a slot, leases and loads as bars; at most MOST_BARS, however many leases a job had. Pure."""
 
-from collections.abc import Iterable, Mapping
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -16,10 +18,13 @@ Place = tuple[str, int | None]
 OTHERS: Place = ("", None)
 """The lane of the hosts that have no lane of their own."""
 
-KINDS = {"done": "d", "split": "d", "failed": "f", "lost": "l", "released": "r"}
-"""Kinds of bars by the outcome of a lease; a load is `o`."""
+DONE, LOAD = "d", "o"
 
-LOAD = "o"
+KINDS = {"done": DONE, "split": DONE, "failed": "f", "lost": "l", "released": "r"}
+"""Kinds of bars by the outcome of a lease; a load is LOAD."""
+
+TYPICAL_GAPS = 8
+"""Of leases that were thinned, a pause is one if it is longer than so many times the median time between two begins."""
 
 
 class Bar(NamedTuple):
@@ -38,58 +43,45 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Bars by place. Neighbours are one bar where the bar is no longer than `step` seconds; 0: each lease is a bar."""
+    """Bars by place. Neighbours are one bar if the bar is no longer than `step` seconds; 0: each lease is a bar.
+
+    With `is_thinned` the bars are those of a part of the leases.
+    """
 
     bars: Mapping[Place, list[Bar]] = field(default_factory=dict)
     step: float = 0.0
     by_host: bool = False
+    is_thinned: bool = False
 
     @property
     def count(self) -> int:
         """How many bars there are."""
         return sum(map(len, self.bars.values()))
 
-    def plus(self, leases: Iterable[Mapping[Any, Any]]) -> "Lanes":
-        """The lanes with more leases, and with the loads of their children.
+    @classmethod
+    def of(cls, leases: Iterable[Mapping[Any, Any]], *, is_thinned: bool = False) -> "Lanes":
+        """The lanes of leases as `job_leases.ended` returns them, with the loads of their children.
 
-        A lease has `host` (None for a child that the ledger has forgotten), `worker`, `slot`, `started`, `ready`,
-        `claimed`, `ended`, `outcome`, `rows`, `failed`, `seq`.
+        Of leases that were thinned, a bar of a lease that is done reaches to the next one of its lane, unless there
+        was a pause.
         """
-        bars = {place: list(found) for place, found in self.bars.items()}
-        loads: dict[tuple[Place, float], Bar] = {}
+        bars: dict[Place, list[Bar]] = {}
+        loads: dict[Place, dict[float, Bar]] = {}
         for lease in leases:
-            place = self._place(lease["host"] or lease["worker"], lease["slot"], bars)
+            place = lease["host"] or lease["worker"], lease["slot"]
             bars.setdefault(place, []).append(of_lease(lease))
             started, ready = lease["started"], lease["ready"]
             if started is not None and ready is not None:
-                loads[place, started] = Bar(LOAD, started, max(ready, started))
-        for (place, started), load in loads.items():
-            if not _has_load(self.bars.get(place, ()), started):
-                bars[place].append(load)
-        return replace(self, bars=bars)._bounded()
+                load = Bar(LOAD, started, max(ready, started))
+                loads.setdefault(place, {})[started] = load
+        if is_thinned:
+            bars = {place: closed_up(found) for place, found in bars.items()}
+        bars = {place: [*found, *loads.get(place, {}).values()] for place, found in bars.items()}
+        return cls(bars, is_thinned=is_thinned)._bounded()
 
-    def as_json(self) -> dict[str, Any]:
-        """What is kept in the ledger."""
-        # A tenth of a second is enough for a picture, and takes half of the room.
-        lanes = [
-            [*place, [[bar[0], round(bar[1], 1), round(bar[2], 1), *bar[3:]] for bar in bars]]
-            for place, bars in self.bars.items()
-        ]
-        return {"step": self.step, "by_host": self.by_host, "lanes": lanes}
-
-    @classmethod
-    def of_json(cls, kept: Mapping[str, Any] | None) -> "Lanes":
-        """Lanes that were kept; none for None."""
-        if kept is None:
-            return cls()
-        bars = {(host, slot): [Bar(*bar) for bar in found] for host, slot, found in kept["lanes"]}
-        return cls(bars, kept["step"], kept["by_host"])
-
-    def _place(self, host: str, slot: int | None, bars: Mapping[Place, object]) -> Place:
-        place = (host, None if self.by_host else slot)
-        if self.by_host and place not in bars and len(bars) >= MOST_LANES - 1:
-            return OTHERS
-        return place
+    def place(self, host: str, slot: int | None) -> Place:
+        """The lane of a slot, which may be a new one."""
+        return _of_host(host, self.bars) if self.by_host else (host, slot)
 
     def _bounded(self) -> "Lanes":
         """The same with at most MOST_LANES lanes and MOST_BARS bars."""
@@ -101,11 +93,10 @@ class Lanes:
         return lanes
 
     def _of_hosts(self) -> "Lanes":
-        hosts = replace(self, bars={}, by_host=True)
         bars: dict[Place, list[Bar]] = {}
         for (host, _), found in self.bars.items():
-            bars.setdefault(hosts._place(host, None, bars), []).extend(found)
-        return replace(hosts, bars=bars)
+            bars.setdefault(_of_host(host, bars), []).extend(found)
+        return replace(self, bars=bars, by_host=True)
 
     def _coarser(self) -> "Lanes":
         every = [bar for bars in self.bars.values() for bar in bars]
@@ -122,6 +113,20 @@ def of_lease(lease: Mapping[Any, Any]) -> Bar:
     ended = max(lease["ended"], began)
     kind = KINDS[lease["outcome"]]
     return Bar(kind, began, ended, 1, lease["rows"], lease["failed"], lease["seq"])
+
+
+def closed_up(bars: Sequence[Bar]) -> list[Bar]:
+    """Bars of one lane in which leases between those that are done were left out: each of these reaches to the begin of
+    the next one. A pause that is longer than TYPICAL_GAPS times the median time between two begins remains.
+    """
+    others = [bar for bar in bars if bar.kind != DONE]
+    found = sorted((bar for bar in bars if bar.kind == DONE), key=attrgetter("began"))
+    gaps = [after.began - before.began for before, after in pairwise(found)]
+    pause = TYPICAL_GAPS * statistics.median(gaps) if gaps else 0.0
+    for at, (before, after) in enumerate(pairwise(found)):
+        if 0 < after.began - before.ended <= pause:
+            found[at] = before._replace(ended=after.began)
+    return [*found, *others]
 
 
 def merged(bars: Iterable[Bar], step: float) -> list[Bar]:
@@ -147,6 +152,11 @@ def busy_seconds(bars: Iterable[Bar]) -> float:
     return seconds
 
 
+def _of_host(host: str, lanes: Mapping[Place, object]) -> Place:
+    place = (host, None)
+    return place if place in lanes or len(lanes) < MOST_LANES - 1 else OTHERS
+
+
 def _joined(one: Bar, two: Bar) -> Bar:
     """Both as one; the link leads to the first."""
     return Bar(
@@ -158,8 +168,3 @@ def _joined(one: Bar, two: Bar) -> Bar:
         one.failed + two.failed,
         one.seq,
     )
-
-
-def _has_load(lane: Iterable[Bar], started: float) -> bool:
-    # Kept times are rounded to a tenth of a second.
-    return any(bar.kind == LOAD and bar.began - 0.1 <= started <= bar.ended + 0.1 for bar in lane)
