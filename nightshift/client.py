@@ -15,7 +15,7 @@ from nightshift.job import Job
 from nightshift.producer.connect import open_ledger
 from nightshift.producer.submit.intake import Asked
 from nightshift.producer.submit.submit import submit
-from nightshift.snapshot import JobStatus
+from nightshift.snapshot import JobStatus, statuses
 from nightshift.specs import JobOptions, spec_of, spelled_out
 
 CONNECTIONS = 4
@@ -89,7 +89,7 @@ class Client:
     def jobs(self, limit: int = 1000) -> list[JobStatus]:
         """The jobs of the ledger as they stand, newest first."""
         with self._ledger.transaction() as connection:
-            return [JobStatus.of(row) for row in job_pace.listed(connection, limit)]
+            return statuses(connection, job_pace.listed(connection, limit))
 
     def job(self, reference: int | str) -> Job:
         """The job with this number or name; BadInput when there is none."""

@@ -15,12 +15,10 @@ from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState, RowErrorKind
 from nightshift.common.text import counted
 from nightshift.producer import closed_jobs, retry
-from nightshift.producer.advice.here import FLEET
 from nightshift.producer.control import job_moves
 from nightshift.producer.results import collect, live_dataset, part_files, past_end
 from nightshift.producer.views import progress as views
-from nightshift.producer.views.standings import with_standings
-from nightshift.snapshot import JobStatus
+from nightshift.snapshot import JobStatus, statuses
 
 if TYPE_CHECKING:
     import pandas
@@ -185,8 +183,8 @@ class Job:
     def _status(self, ledger: Ledger) -> JobStatus:
         with ledger.transaction() as connection:
             found = jobs.find(connection, str(self.id))
-            [row] = with_standings(connection, [job_pace.of(connection, found.id)], FLEET)
-            return JobStatus.of(row)
+            [status] = statuses(connection, [job_pace.of(connection, found.id)])
+            return status
 
     def _rows(self, ledger: Ledger) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The columns and rows of the job; all rows where it came to its end, else those that are

@@ -17,7 +17,7 @@ from nightshift.producer.local.machine import machine
 from nightshift.producer.local.worker_settings import for_spec
 from nightshift.producer.results import past_end
 from nightshift.producer.submit.submit import spec_and_identity
-from nightshift.snapshot import JobStatus
+from nightshift.snapshot import statuses
 from nightshift.specs import JobOptions, function_folder, is_whole, spec_of, spelled_out
 
 IDENTITY_DIGITS = 12
@@ -74,7 +74,7 @@ def run(
             for remark in (past.ended, *past.remarks):
                 console.print(remark, soft_wrap=True, highlight=False, markup=False)
         with here.ledger.transaction() as connection:
-            status = JobStatus.of(job_pace.of(connection, job.id))
+            [status] = statuses(connection, [job_pace.of(connection, job.id)])
     console.print(f"{status}; output in {status.output_uri}", soft_wrap=True)
     ended(status)
     return Job(partial(open_ledger, settings), job.id, job.spec.name, job.output_uri)

@@ -1,12 +1,15 @@
 """A job as it stands: its row of the view `job_progress`, with the rates of `job_pace`, typed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Self
 
+from nightshift.common.ledger import Connection
 from nightshift.common.states import JobState
 from nightshift.common.text import counted
+from nightshift.producer.advice.here import FLEET
+from nightshift.producer.views.standings import with_standings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,7 @@ class JobStatus:
 
     @classmethod
     def of(cls, row: Mapping[Any, Any]) -> Self:
-        """The status that a row of `job_pace.of` says."""
+        """Return the status in a row of `job_pace.of` with its standing."""
         values = {each.name: row[each.name] for each in fields(cls) if each.name != "state"}
         for name in FLOATS:
             values[name] = None if values[name] is None else float(values[name])
@@ -57,6 +60,11 @@ class JobStatus:
         over = self.rows_done + self.rows_failed
         rows = f"{over:,} of {counted(self.rows_total, 'row')}, {self.rows_failed:,} failed"
         return f"job {self.job} ({self.name}) is {self.state}: {rows}"
+
+
+def statuses(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[JobStatus]:
+    """Return the status of each row of `job_pace`, in their order."""
+    return [JobStatus.of(row) for row in with_standings(connection, rows, FLEET)]
 
 
 FLOATS = ("rows_per_second", "output_tokens_per_second", "eta_seconds", "engine_seconds", "cost")

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from nightshift.common.ledger import audit_log
 from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.schema import SCHEMA
 from nightshift.producer.cli.app import app
 from tests.support.world import World
 
@@ -73,7 +74,7 @@ def test_what_the_system_does_by_itself_leaves_no_row(
 
 
 def test_a_migration_is_in_the_log_once(world: World, nightshift: Callable[..., Result]) -> None:
-    assert json.loads(nightshift("migrate", "--json").stdout)["migration"] > 10
+    assert json.loads(nightshift("migrate", "--json").stdout)["migration"] == SCHEMA
     found = world.ask("SELECT detail FROM audit_log WHERE action = 'migrate'")
     assert [row.detail["migration"][0] for row in found] == [None]
 

@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from nightshift.common.errors import BadInput
@@ -119,26 +117,6 @@ def test_an_empty_file_is_taken_once_it_has_rows(site: Grown, by_command: bool) 
     assert output_ids(site.folder / "out") == [*site.ids, "b-0", "b-1", "b-2"]
 
 
-def test_a_file_that_a_command_redoes_during_a_look_is_not_called_changed_for_good(
-    site: Grown, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site.submit_files(("a.parquet", 12), watch="30s")
-    site.run(SHOUT)
-    rows = [{"id": f"a-{n}", "text": "other"} for n in range(12)]
-    pq.write_table(pa.Table.from_pylist(rows), site.folder / "in" / "a.parquet")
-    judge_look = look.judge_look
-
-    def redo_first(*given: Any) -> Any:
-        monkeypatch.setattr(look, "judge_look", judge_look)
-        assert site.append(redo=True).redone_rows == 12
-        return judge_look(*given)
-
-    monkeypatch.setattr(look, "judge_look", redo_first)
-    assert site.look()
-    assert site.look()
-    assert site.watch["files_changed"] == 0
-
-
 @pytest.mark.parametrize("closes", [False, True], ids=["before", "behind"])
 def test_a_watch_that_begins_while_the_job_closes_keeps_the_job_open(
     site: Grown, monkeypatch: pytest.MonkeyPatch, closes: bool
@@ -148,7 +126,7 @@ def test_a_watch_that_begins_while_the_job_closes_keeps_the_job_open(
 
     site.submit_files(("a.parquet", 12))
     site.run(SHOUT)
-    write, begin = manifest.write, existing.generations.begin
+    write, changes = manifest.write, existing.changes
 
     def watch_first(ledger: Ledger, job: Any) -> Any:
         written = write(ledger, job)
@@ -157,10 +135,10 @@ def test_a_watch_that_begins_while_the_job_closes_keeps_the_job_open(
 
     def close_first(*given: Any) -> Any:
         assert site.finish() is JobState.COMPLETED
-        begin(*given)
+        return changes(*given)
 
     if closes:
-        monkeypatch.setattr(existing.generations, "begin", close_first)
+        monkeypatch.setattr(existing, "changes", close_first)
         assert site.submit_again(watch="30s").state is JobState.RUNNING
     else:
         monkeypatch.setattr(manifest, "write", watch_first)
@@ -208,19 +186,6 @@ def test_files_in_folders_of_other_keys_than_the_first_are_refused(site: Grown) 
         lines(folder / name / "b.jsonl", {"id": "b-0", "text": "x"})
         with pytest.raises(BadInput, match=f"{name}.*{keys}.*a.jsonl in those of .*day"):
             site.append(folder / name / "b.jsonl")
-
-
-def test_old_answers_of_a_changed_file_leave_the_directory_of_a_job_that_stays_open(
-    site: Grown,
-) -> None:
-    site.submit_files(("a.parquet", 12), ("b.parquet", 3), watch="30s")
-    site.run(SHOUT)
-    rows = [{"id": f"a-{n}", "text": "other"} for n in range(12)]
-    pq.write_table(pa.Table.from_pylist(rows), site.folder / "in" / "a.parquet")
-    assert site.append(redo=True).redone_rows == 12
-    assert output_ids(site.folder / "out") == site.ids[12:]
-    site.run(SHOUT)
-    assert sorted(output_ids(site.folder / "out")) == sorted(site.ids)
 
 
 def test_a_look_that_was_under_way_when_its_watch_ended_adds_nothing(
