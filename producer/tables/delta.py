@@ -222,6 +222,10 @@ class DeltaTables:
             .when_not_matched_insert_all()
             .execute()
         )
+        if handle.version() == version:
+            # A merge that changes no row makes no commit, which would have had the mark.
+            schema = pa.schema(handle.schema().to_arrow())
+            return self._write(handle, Change(change.app, change.mark, schema), properties)
         return str(version + 1)
 
     def _check_own(self, handle: Any) -> None:

@@ -142,13 +142,19 @@ class IcebergTables:
                 wanted = seen.handle.schema().as_arrow()
                 rows = rows.select(wanted.names).cast(wanted)
                 failed = pc.is_valid(rows.column("error"))
+                named = pc.is_valid(rows.column(change.key))
+                before = transaction.table_metadata.current_snapshot_id
                 for some, may_replace in ((pc.invert(failed), True), (failed, False)):
-                    merged = rows.filter(some)
+                    merged = rows.filter(pc.and_(some, named))
                     if merged.num_rows:
                         transaction.upsert(
                             merged, join_cols=[change.key], when_matched_update_all=may_replace
                         )
-                return
+                # A row without an id is no row of the table, as for Delta.
+                if (nameless := rows.filter(pc.invert(named))).num_rows:
+                    transaction.append(nameless)
+                if transaction.table_metadata.current_snapshot_id != before:
+                    return
         gone = _files(seen) if change.overwrite else _of(seen, change.remove)
         if change.add and not gone:
             transaction.add_files([_uri(file.uri) for file in change.add])

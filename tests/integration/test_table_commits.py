@@ -135,6 +135,28 @@ def test_merge_replaces_rows_of_the_same_id_and_adds_the_others(site: TableSite)
     assert rows.column("error").null_count == 30
 
 
+@pytest.mark.parametrize("message", ["not today", "nor tomorrow"])
+def test_a_merge_that_changes_no_row_is_a_commit_of_the_table_as_well(
+    site: TableSite, message: str
+) -> None:
+    unique = {"unique_id": True}
+    site.start(10, name="old", of_input=unique)
+    site.work(SHOUT)
+    site.start(10, name="new", of_input=unique, mode="merge")
+    assert site.work(moody(3)) is JobState.COMPLETED
+
+    def fails_again(rows: Any) -> Any:
+        raise ValueError(message)
+
+    assert site.retry() == 1
+    assert site.work(fails_again) is JobState.COMPLETED
+    assert site.retry() == 1
+    assert site.work(lambda rows: [{"loud": "third"} for _ in rows]) is JobState.COMPLETED
+    rows = site.rows()
+    assert rows.filter(pc.equal(rows.column("loud"), "third")).column("id").to_pylist() == ["a-3"]
+    assert len(rows) == 10
+
+
 @everywhere
 def test_rows_with_errors_are_rows_of_the_table_and_a_retry_replaces_their_parts_in_one_commit(
     site: TableSite,

@@ -16,13 +16,16 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs.table_commits import MARK_BITS, Scope, TableCommit
 from nightshift.common.settings import Settings
+from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.control import lost_parts
 from nightshift.producer.control.deletion import delete
+from nightshift.producer.submit.submit import submit
 from nightshift.producer.tables import commit
 from nightshift.producer.tables.catalogs import open_catalog
 from nightshift.producer.tables.table import CommitLost, CommitRefused
 from tests.integration.test_retry import Function, moody, number
+from tests.support.fleet import function_spec
 from tests.support.lake import NAME, TableSite, opened
 
 pytestmark = pytest.mark.slow
@@ -239,6 +242,27 @@ def test_a_retry_of_a_merge_puts_no_old_answer_over_a_newer_one(site: TableSite)
     assert site.work(says("again")) is JobState.COMPLETED
     counted = site.rows().column("loud").value_counts().to_pylist()
     assert {each["values"]: each["counts"] for each in counted} == {"second": 19, "again": 1}
+
+
+def test_rows_that_cannot_be_read_are_added_by_a_merge(site: TableSite) -> None:
+    site.start(20, name="first", of_input=UNIQUE)
+    site.work(says("first"))
+    lines = [json.dumps({"id": f"a-{n}", "text": "x"}) for n in range(1020)]
+    # A submit looks at the first thousand rows.
+    lines[1010] = lines[1011] = '{"id": '
+    source = site.folder / "in-second"
+    source.mkdir()
+    (source / "b.jsonl").write_text("\n".join(lines) + "\n")
+    data = function_spec("second", source, f"{site.uri}/second", batch={"rows": 400})
+    data["input"].update(UNIQUE)
+    table = site.table_spec(mode="merge")
+    data["output"] |= {"schema": {"loud": "string"}, "table": table}
+    site.job_id = submit(site.ledger, parse_spec(data, "test"), site.settings).job_id
+    assert site.work(lambda rows: [{"loud": "second"} for _ in rows]) is JobState.COMPLETED
+    found = site.rows().select(["id", "loud"]).to_pylist()
+    assert [row["loud"] for row in found if row["id"] is None] == [None, None]
+    answers = sorted(row["loud"] for row in found if row["id"] is not None)
+    assert answers == ["second"] * 1018
 
 
 def test_a_merge_has_a_value_for_each_column_of_the_table(site: TableSite) -> None:
