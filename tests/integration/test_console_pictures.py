@@ -67,7 +67,7 @@ def test_the_live_part_carries_a_version_and_no_picture(
     job = worked(world)
     parts = []
     for version in ("first", "second"):
-        monkeypatch.setattr(job_pictures, "version", lambda row, now, version=version: version)
+        monkeypatch.setattr(job_pictures, "version", lambda *times, version=version: version)
         page = site.browser("viewer").get(f"/jobs/{job}").text
         part, _, rest = page.partition('<div class="pictures"')
         assert f'data-drawn="{version}"' in part
@@ -181,20 +181,53 @@ def test_an_archived_job_has_no_picture_and_its_page_says_why(site: Site, world:
 
 
 @pytest.mark.parametrize(
-    ("status", "began", "now", "found"),
+    ("began", "closed", "now", "found"),
     [
-        ("completed", 0, 5000, "completed"),
-        ("running", None, 12, "1"),
-        ("running", 0, 19, "1"),
-        ("running", 0, 20, "2"),
-        ("paused", 0, 3600, "360"),
-        ("running", 0, 3659, "60"),
-        ("running", 0, 3661, "61"),
+        (0, 60, 5000, "1970-01-01T00:01:00+00:00"),
+        (None, None, 12, "1"),
+        (0, None, 19, "1"),
+        (0, None, 20, "2"),
+        (0, None, 3600, "360"),
+        (0, None, 3659, "60"),
+        (0, None, 3661, "61"),
     ],
 )
-def test_which_pictures_there_are(status: str, began: int | None, now: float, found: str) -> None:
-    started = None if began is None else datetime.fromtimestamp(began, UTC)
-    assert job_pictures.version({"status": status, "started_at": started}, now) == found
+def test_which_pictures_there_are(
+    began: int | None, closed: int | None, now: float, found: str
+) -> None:
+    times = (None if at is None else datetime.fromtimestamp(at, UTC) for at in (began, closed))
+    assert job_pictures.version(*times, now) == found
+
+
+def test_rows_of_a_retry_and_of_dead_batches_are_counted_as_the_ledger_counts_them(
+    world: World,
+) -> None:
+    job = world.job(10, 10, 10)
+    world.commit(world.lease(job), errors=range(4))
+    world.commit(world.lease(job))
+    world.fail(world.lease(job), permanent=True, most=1)
+
+    def counted() -> tuple[int, int]:
+        *_, last = series.points(world.run(job_leases.ended, job).spread, 1, 0.0, 1e10)
+        return last.done, last.failed
+
+    assert counted() == (16, 14)
+    world.finish(job)
+    assert counted() == (16, 14), "a part has the errors of the dead batch by now"
+    world.retry(job)
+    lease = world.lease(job)
+    assert len(lease.todo) == 4
+    world.commit(lease, errors=[1])
+    # Three of the four rows have an answer now, and one failed once more. The dead batch is open again.
+    assert counted() == (16 + 3, 4 + 1)
+
+
+def test_a_job_that_has_begun_has_all_of_its_leases_drawn(world: World) -> None:
+    job = world.job(*[10] * 300)
+    for lease in [world.lease(job) for _ in range(20)]:
+        world.commit(lease)
+    found = world.run(job_leases.ended, job, 100)
+    assert (found.step, len(found.spread)) == (1, 20)
 
 
 @pytest.mark.parametrize("sizes", [(), (1,)])

@@ -8,11 +8,13 @@ WITH given AS MATERIALIZED (
         CAST(:prompt_tokens AS bigint[]), CAST(:output_tokens AS bigint[]),
         CAST(:redo AS int8multirange[]), CAST(:redo_count AS integer[]),
         CAST(:most_losses AS integer[]), CAST(:rows_run AS integer[]),
-        CAST(:rows_wrong AS integer[]), CAST(:rows AS int8multirange[]), CAST(:low AS bigint[]),
+        CAST(:rows_wrong AS integer[]), CAST(:prompt_spent AS bigint[]),
+        CAST(:output_spent AS bigint[]), CAST(:rows AS int8multirange[]), CAST(:low AS bigint[]),
         CAST(:high AS bigint[]), CAST(:engine_microseconds AS bigint[]),
         CAST(:ran AS int8multirange[]))
         AS m (id, attempt, owner, job_id, name, bytes, checksum, rows_failed, prompt_tokens,
-              output_tokens, redo, redo_count, most_losses, rows_run, rows_wrong, rows, low,
+              output_tokens, redo, redo_count, most_losses, rows_run, rows_wrong,
+              prompt_spent, output_spent, rows, low,
               high, engine_microseconds, ran)
 ), open_jobs AS MATERIALIZED (
     -- Unlocked: before a job that is over is swept, its waiting batches lose their owners.
@@ -52,8 +54,8 @@ WITH given AS MATERIALIZED (
 ), ended AS (
     UPDATE attempts a
     SET ended_at = now(), outcome = 'done', error = NULL, row_count = m.rows_run,
-        rows_failed = m.rows_wrong, prompt_tokens = m.prompt_tokens,
-        output_tokens = m.output_tokens, engine_microseconds = m.engine_microseconds
+        rows_failed = m.rows_wrong, prompt_tokens = m.prompt_spent,
+        output_tokens = m.output_spent, engine_microseconds = m.engine_microseconds
     FROM held JOIN given m ON m.id = held.id AND m.attempt = held.attempt
     WHERE a.batch_id = held.id AND a.attempt = held.attempt
 )

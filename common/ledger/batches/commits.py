@@ -133,6 +133,8 @@ def replace_errors(
 def _finished(lease: Lease, part: Part) -> dict[str, Any]:
     """The parameters of one batch of a group."""
     waiting = set(lease.later)
+    # The attempt counts the rows that ran under it, the batch all rows of its part.
+    ran = None if lease.redo is None else set(lease.todo)
     rows = lease.descriptor.rows
     # The rows of an arranged batch lie all over the dataset, and have no errors without a part.
     low, high = rows.ranges[0][0], rows.ranges[-1][1] - 1
@@ -147,7 +149,9 @@ def _finished(lease: Lease, part: Part) -> dict[str, Any]:
         "redo_count": len(waiting),
         "most_losses": _losses_of_rest(lease),
         "rows_run": len(lease.todo),
-        "rows_wrong": len(part.errors),
+        "rows_wrong": sum(ran is None or error.row_index in ran for error in part.errors),
+        "prompt_spent": part.tokens_spent.prompt,
+        "output_spent": part.tokens_spent.output,
         "rows": rows,
         "low": low,
         "high": high,

@@ -20,19 +20,19 @@ LEASE = """
            extract(epoch FROM a.claimed_at)::float8 AS claimed,
            extract(epoch FROM a.ended_at)::float8 AS ended,
            coalesce(a.row_count, 0) AS rows,
-           -- The rows of a dead batch failed with its last lease.
+           -- The rows of a dead batch failed with its last lease. Once the job is finished, a part has their errors.
            CASE WHEN b.state <> 'dead' OR a.attempt <> b.attempt THEN coalesce(a.rows_failed, 0)
-                WHEN b.part_name IS NULL THEN b.row_count ELSE b.redo_count END AS failed,
+                WHEN b.part_name IS NULL THEN b.row_count
+                WHEN b.redo IS NOT NULL THEN b.redo_count ELSE b.rows_failed END AS failed,
            coalesce(a.prompt_tokens, 0) AS prompt, coalesce(a.output_tokens, 0) AS output
 """
 
 SPREAD = text(
     """
-    WITH plan AS (SELECT coalesce(max(seq), -1) AS last FROM batches WHERE job_id = :id)
     """
     + LEASE
     + """
-    FROM plan CROSS JOIN generate_series(0, last / :step) AS piece(number)
+    FROM generate_series(0, (:places - 1) / :step) AS piece(number)
     -- One place of each piece, not always the same one: workers take turns, and a fixed one could be that of one worker.
     JOIN batches b ON b.job_id = :id
       AND b.seq = number * :step + (number * 2654435761 >> 16) % :step
@@ -78,7 +78,31 @@ TIMES = text("""
 """)
 """The moments of a job, in seconds since 1970."""
 
-LAST_SEQ = text("SELECT max(seq) FROM batches WHERE job_id = :id")
+REACHED = text("""
+    SELECT least(plan.last, greatest(latest.last, begun.batches - 1)) + 1 AS places
+    FROM (SELECT max(seq) AS last FROM batches WHERE job_id = :id) AS plan
+    CROSS JOIN (
+        SELECT coalesce(max(b.seq), -1) AS last
+        FROM (
+            (SELECT batch_id FROM attempts WHERE job_id = :id AND outcome IN ('done', 'split')
+             ORDER BY ended_at DESC LIMIT :latest)
+            UNION ALL
+            (SELECT batch_id FROM attempts
+             WHERE job_id = :id AND outcome IN ('failed', 'released', 'lost')
+             ORDER BY ended_at DESC LIMIT :latest)
+        ) AS a JOIN batches b ON b.id = a.batch_id
+    ) AS latest
+    CROSS JOIN (
+        SELECT coalesce(sum(batches_leased + batches_done + batches_dead), 0) AS batches
+        FROM job_counters WHERE job_id = :id
+    ) AS begun
+""")
+"""The places of the dataset that were reached, from its begin: as many as batches were begun, and those up to the
+latest leases. Batches run about in the order of the dataset, and run again behind others.
+"""
+
+LATEST = 200
+"""Leases of either kind that say how far a job is."""
 
 
 class Leases(NamedTuple):
@@ -96,14 +120,14 @@ class Leases(NamedTuple):
 
 
 def ended(connection: Connection, job_id: int, most: int = MOST) -> Leases:
-    """Leases of a job that ended: all of them, or `most` at most, spread evenly over the dataset. The batches of a job
-    run about in the order of the dataset, so that they are spread over its life, too.
+    """Return the leases of a job that ended: all of them, or `most` at most, spread evenly over the places of the
+    dataset that were reached. Batches run about in the order of the dataset, so that they are spread over the life of
+    the job, too.
     """
-    last = connection.scalar(LAST_SEQ, {"id": job_id})
-    places = 0 if last is None else last + 1
+    places = int(connection.scalar(REACHED, {"id": job_id, "latest": LATEST}) or 0)
     step = max(-(-places // most), 1)
     while True:
-        given = {"id": job_id, "step": step, "most": most + 1}
+        given = {"id": job_id, "places": places, "step": step, "most": most + 1}
         spread = connection.execute(SPREAD, given).mappings().all()
         # Batches that ran several times have several leases; of one batch with too many the latest remain.
         if len(spread) <= most or step >= places:

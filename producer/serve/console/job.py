@@ -158,7 +158,7 @@ def _seen(
             "reasons": helped(connection, job, here, tenant, acts=acts),
             "failures": kinds.of(connection, row),
             "attempts": job_facts.recent(connection, job.id, ATTEMPTS),
-            "drawn": job_pictures.version(row, time.time()),
+            "drawn": job_pictures.version(row["started_at"], job.closed_at, time.time()),
             "batch": api_batches.of_job(connection, job.id),
             "changes": audit_log.of_job(connection, job.id, tenant)[::-1],
         }

@@ -1,6 +1,7 @@
 """The pictures of a job, which its page loads anew from time to time, and the page of one batch."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from starlette.responses import HTMLResponse, Response
@@ -33,13 +34,12 @@ def show_pictures(visit: Visit) -> Response:
     return HTMLResponse(drawn(visit.ledger, visit.job().id), headers=render.HEADERS)
 
 
-def version(row: Mapping[str, Any], now: float) -> str:
-    """Which pictures of a job there are: another word when the page should load them anew. `row` is one of job_pace,
-    `now` in seconds since 1970.
+def version(began: datetime | None, closed: datetime | None, now: float) -> str:
+    """Return another word when the page of a job that `began` should load its pictures anew: from time to time until
+    the job is `closed`, and then once more. `now` is in seconds since 1970.
     """
-    if row["status"] not in ("running", "paused"):
-        return str(row["status"])
-    began = row["started_at"]
+    if closed is not None:
+        return closed.isoformat()
     is_long = began is not None and now - began.timestamp() > LATER_SECONDS
     return f"{now // (REDRAWN_LATER_SECONDS if is_long else REDRAWN_SECONDS):.0f}"
 
