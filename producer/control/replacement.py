@@ -10,7 +10,6 @@ from nightshift.common.ledger.jobs import jobs, replacements
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
-from nightshift.common.states import JobState
 from nightshift.producer.control import deletion
 from nightshift.producer.submit.output_owner import OwnedDirectory
 from nightshift.producer.submit.submit import spec_and_identity
@@ -18,20 +17,23 @@ from nightshift.producer.submit.submit import spec_and_identity
 
 def replace(ledger: Ledger, spec: JobSpec, settings: Settings) -> Job | None:
     """Delete the job that has the output directory of a spec, with its files, and return it; None if there is no such
-    job, or if it is the job of this very spec and neither failed nor was cancelled.
+    job, or if it is the job of this very spec and not to be replaced: then a submit finds it, and it goes on.
 
     The job is marked as deleted under its row lock, then its files go, its marker last: a command that was cut off
     is given again, and goes on. Raises BadInput for a job that cannot be replaced, and for a spec that a submit
     refuses at once.
     """
-    wanted, identity = spec_and_identity(spec, settings)
+    wanted, _ = spec_and_identity(spec, settings, ledger)
     with ledger.transaction() as connection:
         job = jobs.by_output(connection, wanted.output.uri)
-    is_over = job is not None and job.state in (JobState.FAILED, JobState.CANCELLED)
-    if job is None or (job.identity == identity and not is_over):
-        return None
-    with ledger.transaction() as connection:
-        _refuse(connection, job, lasting=True)
+        if job is None:
+            return None
+        try:
+            _refuse(connection, job, lasting=True)
+        except BadInput:
+            if job.spec_identity == wanted.identity:
+                return None
+            raise
     # Somebody may have emptied the directory: then only the ledger has the job.
     output = OwnedDirectory.of_job(ledger, job).marker() is not None
     try:

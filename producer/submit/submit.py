@@ -63,9 +63,11 @@ def survey(
     return intake.spec, intake.plan
 
 
-def spec_and_identity(spec: JobSpec, settings: Settings) -> tuple[JobSpec, str]:
-    """The resolved spec, and the identity of the job that a submit of it would make or find."""
-    intake = Intake(spec, settings)
+def spec_and_identity(
+    spec: JobSpec, settings: Settings, ledger: Ledger | None = None
+) -> tuple[JobSpec, str]:
+    """The resolved spec, and the identity of the job that a submit of it to the ledger would make or find."""
+    intake = Intake(spec, settings, ledger)
     with within_roots(settings):
         resolve(intake)
         list_files(intake)

@@ -1352,9 +1352,18 @@ MUTANTS = (
     Mutant(
         "a job with a committed part is not replaced",
         "common/ledger/jobs/replacements.py",
-        "    if facts.has_parts or facts.is_archived:",
-        "    if facts.is_archived:",
+        "    if facts.has_parts:",
+        "    if False:",
         ("tests/integration/test_replace.py::test_a_job_with_a_row_stays",),
+    ),
+    Mutant(
+        "a job whose parts a deletion leaves is not replaced",
+        "common/ledger/jobs/replacements.py",
+        "    if facts.keeps_files:",
+        "    if False:",
+        (
+            "tests/integration/test_replace.py::test_parts_stay_that_a_deletion_without_the_files_left",
+        ),
     ),
     Mutant(
         "a job with a batch that may still be committed is not replaced",

@@ -161,6 +161,54 @@ def test_a_job_with_a_row_stays(world: World, ledger: Ledger, folder: Path) -> N
     assert "--replace" not in str(other.value)
 
 
+def test_parts_stay_that_a_deletion_without_the_files_left(
+    world: World, ledger: Ledger, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = known(world, folder, put(ledger, folder, "lenght").job_id, "lenght")
+    world.commit(world.lease(first))
+    world.run(jobs.fail, first, "no disk")
+    world.finish(first)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with ledger.transaction() as connection:
+        job = jobs.find(connection, str(first))
+    monkeypatch.setattr(deletions, "end", stop)
+    with pytest.raises(KeyboardInterrupt):
+        deletion.delete(ledger, job, SETTINGS, output=False)
+    assert not world.ask("SELECT FROM batches WHERE job_id = %s", first)
+    refused(ledger, folder, "it is being deleted without its files")
+
+
+@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.FAILED, JobState.COMPLETED])
+def test_the_same_command_with_the_flag_goes_on_with_a_job_that_has_rows(
+    world: World, ledger: Ledger, folder: Path, state: JobState
+) -> None:
+    first = known(world, folder, put(ledger, folder, "lenght").job_id, "lenght")
+    world.commit(world.lease(first))
+    if state is JobState.FAILED:
+        world.run(jobs.fail, first, "no disk")
+    elif state is JobState.COMPLETED:
+        world.commit(world.lease(first))
+        world.commit(world.lease(first))
+        assert world.finish(first) is state
+    gone, again = replaced(ledger, folder, "lenght")
+    assert (gone, again.job_id) == (None, first)
+
+
+def test_the_same_command_with_the_flag_finds_its_watched_job_with_more_files(
+    ledger: Ledger, folder: Path
+) -> None:
+    data = function_spec("taken", folder / "in", folder / "out")
+    data["input"]["watch"] = "30s"
+    spec = parse_spec(data, "test")
+    first = submit(ledger, spec, SETTINGS).job_id
+    write_rows(folder / "in", [("b.jsonl", 3)])
+    assert replacement.replace(ledger, spec, SETTINGS) is None
+    assert submit(ledger, spec, SETTINGS).job_id == first
+
+
 def test_a_job_of_a_tenant_stays(world: World, ledger: Ledger, folder: Path) -> None:
     over(world, ledger, folder, asked=Asked(tenant="red"))
     refused(ledger, folder, "it is a job of another tenant")
@@ -172,7 +220,7 @@ def test_a_job_that_a_reaper_has_stays(
 ) -> None:
     first = over(world, ledger, folder)
     world.run(holds.take, kind, first, "r")
-    refused(ledger, folder, "a reaper finishes or archives it now")
+    refused(ledger, folder, "a reaper finishes or archives it")
     world.run(holds.end, kind, first)
     assert replaced(ledger, folder, "length")[0] == first
 

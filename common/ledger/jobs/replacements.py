@@ -17,6 +17,7 @@ FACTS = text(f"""
                    AND b.state IN ('pending', 'queued', 'leased')) AS is_owned,
            NOT EXISTS (SELECT FROM deletions d WHERE d.job_id = j.id)
                AND NOT ({holds.free(Kind.FINISH, "j.id")} AND {holds.free(Kind.ARCHIVE, "j.id")}) AS is_held,
+           EXISTS (SELECT FROM deletions d WHERE d.job_id = j.id AND NOT d.output) AS keeps_files,
            EXISTS (SELECT FROM table_commits t WHERE t.job_id = j.id)
                OR EXISTS (SELECT FROM api_batches p WHERE p.job_id = j.id) AS is_needed
     FROM jobs j WHERE j.id = :id
@@ -28,7 +29,8 @@ FACTS = text(f"""
 class Facts:
     """What the ledger knows of a job: whether a batch has an owner (`is_owned`), which may still commit; whether a
     process finishes or archives the job (`is_held`); whether a table or a batch of the HTTP API has rows of it
-    (`is_needed`).
+    (`is_needed`); whether a deletion that keeps the files of the job has begun (`keeps_files`), after which the ledger
+    may not know its parts any more.
     """
 
     state: JobState
@@ -39,6 +41,7 @@ class Facts:
     is_held: bool = False
     is_archived: bool = False
     is_needed: bool = False
+    keeps_files: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +58,18 @@ def refusal(facts: Facts, tenant: str) -> Refusal | None:
         return Refusal(f"it is {facts.state}, neither failed nor cancelled")
     if facts.tenant != tenant:
         return Refusal("it is a job of another tenant")
-    if facts.has_parts or facts.is_archived:
+    if facts.keeps_files:
+        return Refusal("it is being deleted without its files, which may have rows")
+    if facts.has_parts:
         return Refusal("rows of it are in its output directory")
+    if facts.is_archived:
+        return Refusal("it is archived")
     if facts.is_needed:
         return Refusal("a table or a batch of the HTTP API has rows of it")
     if facts.is_owned:
         return Refusal("a worker still holds batches of it", passes=True)
     if facts.is_held:
-        return Refusal("a reaper finishes or archives it now", passes=True)
+        return Refusal("a reaper finishes or archives it, or waits to try that again", passes=True)
     if not facts.is_closed:
         return Refusal("its files are not finished yet", passes=True)
     return None
