@@ -23,10 +23,8 @@ from nightshift.producer.submit.submit import submit
 
 WANTED_A_SECOND = 300
 
-
 LIMIT_SECONDS = 300.0
 """The benchmark fails when a run takes longer."""
-
 
 CONTENDERS = {"as it is": False, "worker kept to one core": True}
 """What is measured, and whether the worker may use one core only, as by `taskset -c 1`."""

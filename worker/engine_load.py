@@ -80,7 +80,7 @@ class EngineLoad:
         while not loaded.wait(self._settings.heartbeat_seconds):
             try:
                 with self._heartbeat_ledger.transaction() as connection:
-                    workers.beat(connection, self._config.id, "loading", busy=False)
+                    workers.beat(connection, self._config.id, "loading")
             except Retryable as error:
                 log.warning("heartbeat_failed", error=str(error))
             except Exception:

@@ -129,7 +129,7 @@ class Heartbeat:
         """What a beat asks and tells Postgres."""
         leases = [(batch.lease.batch_id, batch.lease.attempt) for batch in held]
         with self.ledger.transaction() as connection:
-            workers.beat(connection, self.child.who.owner, self.state, busy=bool(held))
+            workers.beat(connection, self.child.who.owner, self.state)
             renewal = leasing.renew(
                 connection, self.child.who.owner, leases, self.child.settings.lease_seconds
             )

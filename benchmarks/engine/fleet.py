@@ -25,8 +25,6 @@ from benchmarks.engine.rows import MOST_TOKENS, Tokens
 from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.settings import child_environment, load_settings
 
-"""File of the worker's profile; it has the warm-up, too, which is a job like the others."""
-
 SPAN = """
     SELECT extract(epoch FROM max(ended_at) - min(claimed_at))::float FROM attempts
     WHERE job_id = %s

@@ -47,7 +47,7 @@ VERSIONS = 3
 """Dead row versions that a batch leaves: admitted, claimed, committed."""
 
 BEFORE = (50, 0.01)
-"""Threshold and scale factor of the vacuum of `batches` before migration 0008."""
+"""Threshold and scale factor of the vacuum of `batches` before they were set for it."""
 
 NEW_JOB = """
     INSERT INTO jobs (name, pool, priority, engine_key, state, spec, identity, spec_identity,

@@ -216,7 +216,7 @@ class Simulation:
             child.idle = True
             return
         with self._ledger.transaction() as connection:
-            workers.beat(connection, child.child.id, "ready", busy=bool(held))
+            workers.beat(connection, child.child.id, "ready")
             leasing.renew(connection, child.child.id, held, self._settings.lease_seconds)
 
     def _look(self, one: SimulatedMachine) -> None:

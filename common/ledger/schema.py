@@ -78,10 +78,19 @@ def head() -> str:
 
 
 def _found(connection: Connection) -> str | None:
-    there = connection.scalar(text("SELECT to_regclass('nightshift_version')"))
+    """The version of the tables, None without tables. SchemaMismatch for those of a version before the first release,
+    whose numbers mean other steps.
+    """
+    statement = text("SELECT to_regclass('schema_version'), to_regclass('nightshift_version')")
+    there, of_before = connection.execute(statement).one()
+    if there is None and of_before is not None:
+        raise SchemaMismatch(
+            "the ledger was made by a version before the first release, which this one cannot read: use an empty "
+            "database, or another folder for `nightshift run`"
+        )
     if there is None:
         return None
-    found: str | None = connection.scalar(text("SELECT version_num FROM nightshift_version"))
+    found: str | None = connection.scalar(text("SELECT version_num FROM schema_version"))
     return found
 
 

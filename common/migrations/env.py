@@ -3,6 +3,6 @@
 from alembic import context
 
 connection = context.config.attributes["connection"]
-context.configure(connection=connection, version_table="nightshift_version")
+context.configure(connection=connection, version_table="schema_version")
 with context.begin_transaction():
     context.run_migrations()

@@ -33,8 +33,6 @@ def editor_schema(kind: str = "job") -> dict[str, Any]:
     found["required"] = [name for name in found["required"] if name != "task"]
     # An OpenAI batch file says by itself what its task is.
     found["if"], found["else"] = _BATCH_FILE, {"required": ["task"]}
-    output = found["$defs"]["OutputSpec"]["properties"]
-    output["output_schema"] = {**output["schema"], "deprecated": True}
     found["$defs"]["GenerateTask"]["properties"]["thinking"]["anyOf"].append(
         # YAML 1.1 reads the bare words on and off so.
         {"type": "boolean"}

@@ -2,7 +2,7 @@
 
 from typing import Literal, Self
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from nightshift.common.spec import finish_by
 from nightshift.common.spec.section import STORED, Absent, Section
@@ -198,8 +198,6 @@ class OutputSpec(Section):
         None,
         description="Delta or Iceberg table that the parts become part of, see [tables.md](tables.md).",
     )
-
-    model_config = ConfigDict(populate_by_name=True)
 
     @field_validator("uri")
     @classmethod

@@ -22,7 +22,7 @@ from nightshift.producer.submit import owned_files
 T = TypeVar("T")
 
 PAGE_ROWS = 5_000
-"""Rows that one transaction reads, deletes or adds, about, so that it stays short."""
+"""Rows that one transaction reads or deletes, about, so that it stays short."""
 
 ARROW_TYPES = {
     "bigint": pa.int64(),

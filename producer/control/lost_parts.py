@@ -4,7 +4,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.formats import owner_marker
 from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.batches import lost_parts
-from nightshift.common.ledger.jobs import generations
+from nightshift.common.ledger.jobs import generations, jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.text import counted, plural
@@ -25,9 +25,11 @@ def redo(
     """Runs the rows of parts again that the ledger names and the store does not have. When the command
     is cut off, a second one does the rest.
 
-    Raises BadInput for a cancelled job, and, unless `sure`, where the marker of the directory is gone
+    Raises BadInput for a cancelled or an archived job, and, unless `sure`, where the marker of the directory is gone
     with the parts: then the store may be the wrong one.
     """
+    with ledger.transaction() as connection:
+        jobs.refuse_archived(connection, job.id)
     lost = part_files.missing(ledger, job)
     if lost and not sure and owner_marker.read(job.output_uri) is None:
         raise BadInput(

@@ -77,6 +77,7 @@ def _own(row: Row, children: int, reaper_seconds: float | None, here: Here, tena
         engine_key=row["engine_key"],
         reason=row["reason"],
         closed=row["closed"],
+        is_archived=row["is_archived"],
         age_seconds=row["age_seconds"],
         finished_seconds=row["finished_seconds"],
         here=here,

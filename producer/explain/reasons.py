@@ -81,7 +81,8 @@ def at_rest(facts: Facts) -> Reason:
             return Reason("completed", "it is completed, and every row has an answer")
         case JobState.FAILED:
             why = f": {facts.reason}" if facts.reason else ", since some of its batches are dead"
-            return Reason("failed", f"it failed{why}", _advice(Need.RETRY, facts))
+            again = Need.AFRESH if facts.is_archived else Need.RETRY
+            return Reason("failed", f"it failed{why}", _advice(again, facts))
         case _:
             return Reason("cancelled", "it is cancelled, which is final; its parts stay")
 

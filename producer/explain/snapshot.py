@@ -68,6 +68,7 @@ class Facts:
     paused_by: str | None = None
     paused_by_for_guest: str | None = None
     closed: bool = False
+    is_archived: bool = False
     age_seconds: float = 0.0
     finished_seconds: float | None = None
     here: Here = FLEET

@@ -34,7 +34,8 @@ from nightshift.producer.submit.submitted import (
 from nightshift.producer.submit.withdraw import withdraw
 
 REPLACE = (
-    "or `--replace` deletes that job, no row of which has an answer, and takes its output directory"
+    "or `--replace` of `nightshift run` and `submit` deletes that job, no row of which has an answer, and takes its "
+    "output directory"
 )
 """The other way out, where the job that has the directory may be replaced."""
 

@@ -1,8 +1,7 @@
 """The one way in: files become a generation of a job, all of them or none.
 
 A submit makes the first generation, and the job with it; an append makes a further one, with rows numbered
-behind the last of the job; a redo puts newer versions in the place of files that the job has. All three
-go the same way, over one Intake that is filled on it:
+behind the last of the job. Both go the same way, over one Intake that is filled on it:
 
     resolve   what is asked for: the spec in its whole form; or the job, with all that it needs to grow
     list      the files, and whether a job has them; the output directory can be had

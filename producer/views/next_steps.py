@@ -13,16 +13,17 @@ def next_steps(row: Values, here: Here = FLEET) -> list[str]:
         steps.append((advise(Need.RESUME, here, job), "resumes the job"))
     if row["rows_failed"]:
         steps.append((f"nightshift errors {row['job']}", "the rows that failed, and why"))
-    if row["status"] == "failed":
+    is_archived = row.get("archived_at") is not None
+    if row["status"] == "failed" and not is_archived:
         then = (
             "runs them again"
             if row["rows_failed"]
             else "continues the job after the cause is fixed"
         )
         steps.append((advise(Need.RETRY, here, job), then))
-    elif row["rows_failed"] and row["status"] != "cancelled":
+    elif row["rows_failed"] and row["status"] != "cancelled" and not is_archived:
         steps.append((advise(Need.RETRY_ROWS, here, job), "runs them again"))
-    if row["status"] in ("failed", "cancelled"):
+    if row["status"] in ("failed", "cancelled") or (row["rows_failed"] and is_archived):
         steps.append((advise(Need.AFRESH, here, job), "starts afresh in another directory"))
     if row["status"] == "completed" and row["rows_done"]:
         steps += _results(row)

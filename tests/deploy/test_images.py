@@ -57,7 +57,6 @@ LEFT_OUT = {
     "control": {
         "ipython": "a notebook brings its own",
         "transformers": "estimate counts characters without it",
-        "huggingface-hub": "tune tries quantisation without looking at the model's config",
     },
     "worker-cpu": {"nvidia-ml-py": "there is no GPU"},
     "worker-gpu": {"sentence-transformers": "see the images in docs/containers.md"},

@@ -40,7 +40,7 @@ def move_tables(rig: Rig, version: str, compatible_from: int = 1) -> None:
     """What the migration of a later release leaves behind."""
     change(
         rig,
-        f"UPDATE nightshift_version SET version_num = '{version}'",
+        f"UPDATE schema_version SET version_num = '{version}'",
         f"UPDATE ledger_meta SET compatible_from = {compatible_from}",
     )
 

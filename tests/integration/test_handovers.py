@@ -142,7 +142,7 @@ def test_a_child_sees_idle_siblings_and_what_waits_for_them(world: World) -> Non
     world.claim(job_id, owner="child-1", most=1)
     world.claim(job_id, owner="child-2", most=1)
     assert seen() == Siblings(idle=1, busy=1, waiting=1, room={job_id: 2})
-    world.run(lambda connection: workers.beat(connection, "child-3", "draining", busy=False))
+    world.run(lambda connection: workers.beat(connection, "child-3", "draining"))
     assert seen().idle == 0
     world.run(jobs.pause, job_id, "by hand")
     assert seen().room == {}

@@ -1510,13 +1510,13 @@ def test_a_database_without_tables_is_refused(fresh_database: Callable[..., str]
 
 
 def test_a_database_behind_the_code_is_refused(world: World) -> None:
-    world.ask("UPDATE nightshift_version SET version_num = '0000' RETURNING 1")
+    world.ask("UPDATE schema_version SET version_num = '0000' RETURNING 1")
     with pytest.raises(SchemaMismatch, match="at migration 0000 and this code needs"):
         schema.check(world.ledger)
 
 
 def test_a_newer_database_is_used_while_it_says_so_and_left_as_it_is(world: World) -> None:
-    world.ask("UPDATE nightshift_version SET version_num = '9999' RETURNING 1")
+    world.ask("UPDATE schema_version SET version_num = '9999' RETURNING 1")
     schema.check(world.ledger)
     schema.migrate(world.ledger)
     world.ask("UPDATE ledger_meta SET compatible_from = 9999 RETURNING 1")

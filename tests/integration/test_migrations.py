@@ -9,7 +9,7 @@ import pytest
 
 from nightshift import common
 from nightshift.common.errors import SchemaMismatch
-from nightshift.common.ledger import schema
+from nightshift.common.ledger import Ledger, schema
 from tests.support.catalog import objects
 from tests.support.world import World
 
@@ -93,7 +93,7 @@ def test_the_first_step_runs_every_file(empty: str, fresh_database: Callable[...
     migrated = objects(fresh_database())
     assert objects(empty).items() <= migrated.items()
     extra = {
-        name for name in migrated.keys() - objects(empty).keys() if "nightshift_version" not in name
+        name for name in migrated.keys() - objects(empty).keys() if "schema_version" not in name
     }
     assert extra == set()
 
@@ -115,6 +115,19 @@ def test_a_later_step_keeps_the_rows_and_older_tables_are_refused_until_it_ran(
     assert change.detail == {"migration": ["0001", "0002"]}
 
 
+def test_tables_of_a_version_before_the_first_release_are_refused(empty: str) -> None:
+    with psycopg.connect(empty, autocommit=True) as connection:
+        connection.execute("CREATE TABLE nightshift_version (version_num text)")
+        connection.execute("INSERT INTO nightshift_version VALUES ('0046')")
+    ledger = Ledger(empty, connections=1)
+    try:
+        for act in (schema.check, schema.migrate):
+            with pytest.raises(SchemaMismatch, match=r"before the first release.*an empty"):
+                act(ledger)
+    finally:
+        ledger.close()
+
+
 def test_a_step_that_fails_leaves_the_ledger_as_it_was(
     world: World, steps: Callable[[str], None]
 ) -> None:
@@ -123,4 +136,4 @@ def test_a_step_that_fails_leaves_the_ledger_as_it_was(
     with pytest.raises(Exception, match="division by zero"):
         schema.migrate(world.ledger)
     assert objects(world.ledger.url) == before
-    assert world.ask("SELECT version_num FROM nightshift_version")[0].version_num == "0001"
+    assert world.ask("SELECT version_num FROM schema_version")[0].version_num == "0001"

@@ -84,7 +84,7 @@ def test_a_worker_that_was_killed_is_not_ready_after_a_lease(world: World) -> No
     reaper.round()
     assert world.ask("SELECT state FROM worker_status") == []
     with world.ledger.transaction() as connection:
-        workers.beat(connection, child_of(world.specs[job]).id, "ready", busy=False)
+        workers.beat(connection, child_of(world.specs[job]).id, "ready")
     assert [row.state for row in world.ask("SELECT state FROM worker_status")] == ["ready"]
 
 

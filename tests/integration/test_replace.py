@@ -110,7 +110,9 @@ def test_changed_input_is_another_job_in_the_same_directory(
 ) -> None:
     first = over(world, ledger, folder)
     write_rows(folder / "in", [("a.jsonl", 7)])
-    with pytest.raises(BadInput, match=r"input files changed .*or `--replace` deletes that job"):
+    with pytest.raises(
+        BadInput, match=r"input files changed .*or `--replace` of .* deletes that job"
+    ):
         put(ledger, folder, "lenght")
     gone, done = replaced(ledger, folder, "lenght")
     assert (gone, done.rows) == (first, 7)
@@ -125,7 +127,9 @@ def test_the_refusal_names_the_flag_where_the_job_may_be_replaced_and_nowhere_el
     assert "--replace" not in str(running.value)
     world.run(jobs.fail, first, "no engine")
     for _ in range(2):  # also before its files are finished
-        with pytest.raises(BadInput, match=r"whose spec differs.*or `--replace` deletes that job"):
+        with pytest.raises(
+            BadInput, match=r"whose spec differs.*or `--replace` of .* deletes that job"
+        ):
             put(ledger, folder, "length")
         finish(ledger, first, SETTINGS)
     with pytest.raises(BadInput, match="whose spec differs") as over_http:

@@ -157,18 +157,6 @@ def test_a_report_that_comes_late_takes_nothing_back(world: World) -> None:
     )
 
 
-def test_what_older_children_commit_costs_its_tokens(world: World) -> None:
-    """They write no spending: the tokens of the parts are known all the same."""
-    job_id = priced(world, 4, 4)
-    commit(world, world.lease(job_id), seconds=1)
-    world.commit(world.lease(job_id))
-    with world.ledger.transaction() as connection:
-        connection.execute(text("DELETE FROM job_spending"))
-    found = cost(world, job_id)
-    assert (found["rows_run"], found["prompt_tokens_spent"]) == (0, 14)
-    assert float(found["cost"]) == pytest.approx(0.0014 + 0.010)
-
-
 def test_a_child_counts_the_time_in_which_it_held_batches_once(
     ledger: Ledger, tmp_path: Path
 ) -> None:

@@ -133,7 +133,6 @@ ACCEPTED: list[dict[str, Any]] = [
     {**PLAIN, "task": {**PLAIN["task"], "thinking": True}},
     {**PLAIN, "engine": {**PLAIN["engine"], "args": "auto"}},
     {**PLAIN, **FUNCTION, "output": {"uri": "o", "schema": {"a": "int64"}}},
-    {**PLAIN, **FUNCTION, "output": {"uri": "o", "output_schema": {"a": "int64"}}},
     {**PLAIN, **FUNCTION, "engine": {"backend": "function", "callable": "rules.été:fé"}},
     {key: each for key, each in PLAIN.items() if key != "task"} | {"input": {"uri": "r", "format": "openai"}},
     {**PLAIN, "task": {"kind": "requests"}, "input": {"uri": "r.jsonl"}},

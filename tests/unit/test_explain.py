@@ -10,6 +10,7 @@ from nightshift.common.states import JobState
 from nightshift.producer.advice.here import NOBODY, Here, Works
 from nightshift.producer.explain.reasons import explain
 from nightshift.producer.explain.snapshot import Facts, SetAside, SlotFact
+from nightshift.producer.serve.console.remedies import Shown, remedies
 
 OWN, OTHER = "own", "other"
 
@@ -330,6 +331,13 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
 def test_the_first_reason(facts: dict[str, Any], kind: str, sentence: str, command: str) -> None:
     first = explain(replace(FACTS, **facts))[0]
     assert (first.kind, first.sentence, first.command) == (kind, sentence, command)
+
+
+def test_an_archived_job_that_failed_is_not_advised_to_run_again() -> None:
+    facts = replace(FACTS, state=JobState.FAILED, closed=True, is_archived=True)
+    (found,) = explain(facts)
+    assert found.command == "nightshift submit SPEC --out ANOTHER"
+    assert remedies(found, facts, Shown({})) == []
 
 
 def test_what_bounds_a_job_that_is_at_work_is_said_too() -> None:

@@ -33,6 +33,12 @@ ROW = {
             ["nightshift errors 3", "nightshift retry 3 --failed"],
         ),
         ({"status": "cancelled"}, ["nightshift run SPEC --out"]),
+        # The rows of an archived job do not run again.
+        ({"status": "failed", "archived_at": "then"}, ["nightshift run SPEC --out"]),
+        (
+            {"status": "completed", "rows_failed": 5, "archived_at": "then"},
+            ["nightshift errors 3", "nightshift run SPEC --out"],
+        ),
         ({"status": "running"}, []),
     ],
 )

@@ -67,7 +67,6 @@ def test_a_file_gives_the_steps_of_one_run_back(tmp_path: Path) -> None:
     child = StepFile(path, {"supervisor": "s", "worker_id": "w"})
     child.note(Step.PROCESS, at=12.0, name="EngineCore")
     StepFile(path, {"supervisor": "other"}).note(Step.WORKER, at=13.0)
-    steps.append(path, '{"worker_id": "w", "supervisor": "s", "at": 14.0, "stages": {}}\n')
 
     assert step_table.read(path, "s", since=10.0) == [
         Reached(Step.READ, 10.0),

@@ -113,14 +113,13 @@ LOADED = (
 """Notes the load of an engine and the child that has it."""
 
 
-def beat(connection: Connection, worker_id: str, state: str, *, busy: bool) -> None:
+def beat(connection: Connection, worker_id: str, state: str) -> None:
     """Notes that the child lives, also after a silence; `state` is loading, ready or draining."""
     statement = text("""
-        UPDATE workers SET seen_at = now(), state = :state, ended_at = NULL, error = NULL,
-               busy_at = CASE WHEN :busy THEN now() ELSE busy_at END
+        UPDATE workers SET seen_at = now(), state = :state, ended_at = NULL, error = NULL
         WHERE id = :id
     """)
-    connection.execute(statement, {"id": worker_id, "state": state, "busy": busy})
+    connection.execute(statement, {"id": worker_id, "state": state})
 
 
 def end(connection: Connection, worker_id: str, *, died: str | None) -> int:

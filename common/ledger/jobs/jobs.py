@@ -45,6 +45,7 @@ class Job:
     retries: int
     roots: tuple[str, ...] | None = None
     resolved: dict[str, Any] | None = None
+    archived_at: datetime | None = None
 
     @property
     def label(self) -> str:
@@ -55,7 +56,7 @@ class Job:
 SELECT_JOB = text("""
     SELECT j.id, j.state, j.reason, j.spec, j.engine_key, j.identity, j.spec_identity, j.output_uri, j.input_schema,
            j.output_schema, j.created_at, j.finished_at, j.closed_at, j.retries, j.roots, j.uploads, j.outputs,
-           j.resolved, t.roots AS tenant_roots
+           j.resolved, j.archived_at, t.roots AS tenant_roots
     FROM jobs j LEFT JOIN tenants t ON t.name = j.tenant WHERE j.id = :id
 """)
 """One job with all that `Job` has."""

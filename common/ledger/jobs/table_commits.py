@@ -145,7 +145,7 @@ def note(connection: Connection, job_id: int, base: str | None) -> None:
     """Notes the version that the table has at submit, or when a person lets a refused job go on."""
     statement = text("""
         INSERT INTO job_tables (job_id, base) VALUES (:id, :base)
-        ON CONFLICT (job_id) DO UPDATE SET base = excluded.base, noted_at = now()
+        ON CONFLICT (job_id) DO UPDATE SET base = excluded.base
     """)
     connection.execute(statement, {"id": job_id, "base": base})
 

@@ -101,12 +101,6 @@ def stop(connection: Connection, job_id: int) -> bool:
     return watched
 
 
-def is_watched(connection: Connection, job_id: int) -> bool:
-    """Whether somebody looks at the input of a job."""
-    statement = text("SELECT EXISTS (SELECT FROM job_watches WHERE job_id = :id)")
-    return bool(connection.scalar(statement, {"id": job_id}))
-
-
 def status(connection: Connection, job_id: int) -> Row | None:
     """The row of the view watch_status; None for a job that is not watched."""
     statement = text("SELECT * FROM watch_status WHERE job = :id")

@@ -12,6 +12,7 @@ from nightshift.common.ledger.queries.job_facts import LIVING_SECONDS
 JOBS = text("""
     SELECT j.id, j.state, j.reason, j.pool, j.engine_key, j.priority, j.tenant, j.max_parallel,
            j.finish_by IS NOT NULL AS has_deadline, j.closed_at IS NOT NULL AS closed,
+           j.archived_at IS NOT NULL AS is_archived,
            extract(epoch FROM now() - j.created_at)::float8 AS age_seconds,
            extract(epoch FROM now() - j.finished_at)::float8 AS finished_seconds,
            w.every_seconds AS watch_seconds, w.error AS watch_error,

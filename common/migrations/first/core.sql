@@ -383,7 +383,6 @@ CREATE INDEX version_counters_job ON version_counters (job_id);
 
 CREATE TABLE deletions (
     job_id bigint PRIMARY KEY,
-    asked_at timestamptz NOT NULL DEFAULT now(),
     output boolean NOT NULL
 );
 COMMENT ON TABLE deletions IS
@@ -420,14 +419,12 @@ CREATE TABLE workers (
     started_at timestamptz NOT NULL DEFAULT now(),
     ready_at timestamptz,
     seen_at timestamptz NOT NULL DEFAULT now(),
-    busy_at timestamptz,
     ended_at timestamptz,
     error text,
     code_version text,
     version_id bigint
 );
 COMMENT ON TABLE workers IS 'One row a boot of a worker child; the id is the owner of its leases.';
-COMMENT ON COLUMN workers.busy_at IS 'When a heartbeat last found a batch in its hands.';
 COMMENT ON COLUMN workers.version_id IS 'Which of engine_versions the child has loaded.';
 CREATE INDEX workers_alive ON workers (pool, engine_key)
     WHERE state <> 'ended';
@@ -712,11 +709,11 @@ CREATE TRIGGER versions_updated AFTER UPDATE ON batches
 
 CREATE VIEW job_costs AS
 SELECT j.id AS job, j.name, round(s.microseconds / 1000000, 3) AS engine_seconds, s.rows_run,
-       t.prompt_tokens AS prompt_tokens_spent, t.output_tokens AS output_tokens_spent,
+       s.prompt_tokens AS prompt_tokens_spent, s.output_tokens AS output_tokens_spent,
        CASE WHEN coalesce(p.hour, p.prompt, p.output) IS NOT NULL
             THEN round(coalesce(p.hour, 0) * s.microseconds / 3600000000
-                       + coalesce(p.prompt, 0) * t.prompt_tokens / 1000000
-                       + coalesce(p.output, 0) * t.output_tokens / 1000000, 6) END AS cost,
+                       + coalesce(p.prompt, 0) * s.prompt_tokens / 1000000
+                       + coalesce(p.output, 0) * s.output_tokens / 1000000, 6) END AS cost,
        (j.spec #>> '{limits,budget}')::numeric AS budget,
        s.estimated_tokens,
        s.estimated_tokens > 0 AND greatest(p.prompt, p.output, 0) > 0 AS cost_is_estimate
@@ -729,11 +726,6 @@ CROSS JOIN LATERAL (
            coalesce(sum(estimated_tokens), 0)::bigint AS estimated_tokens
     FROM job_spending WHERE job_id = j.id
 ) AS s
-CROSS JOIN LATERAL (
-    SELECT greatest(s.prompt_tokens, coalesce(sum(prompt_tokens), 0)::bigint) AS prompt_tokens,
-           greatest(s.output_tokens, coalesce(sum(output_tokens), 0)::bigint) AS output_tokens
-    FROM job_counters WHERE job_id = j.id
-) AS t
 CROSS JOIN LATERAL (
     SELECT (j.spec #>> '{engine,price_per_hour}')::numeric AS hour,
            (j.spec #>> '{engine,price_per_million_prompt_tokens}')::numeric AS prompt,

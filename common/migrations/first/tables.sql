@@ -10,8 +10,7 @@ COMMENT ON TABLE input_versions IS
 
 CREATE TABLE job_tables (
     job_id bigint PRIMARY KEY REFERENCES jobs (id),
-    base text,
-    noted_at timestamptz NOT NULL DEFAULT now()
+    base text
 );
 COMMENT ON TABLE job_tables IS
     'One row a job whose rows become part of a table: the version that the table had at submit, null before its first.';

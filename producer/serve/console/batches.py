@@ -11,6 +11,7 @@ from starlette.routing import Route
 from nightshift.common.errors import StorageUnavailable
 from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.queries import job_pace
 from nightshift.producer.control.seen import Stale
 from nightshift.producer.serve.calls import plans, reads
@@ -158,20 +159,16 @@ def _seen(ledger: Ledger, kinds: Kinds, tenant: str | None, id: str) -> dict[str
             if file_id is not None
         }
         failures = _failures(connection, kinds, batch, shown.counts["failed"])
+        job = jobs.get(connection, batch.job_id)
     return {
         "shown": shown,
         "failures": failures,
         "unanswered": batch.rows_unanswered,
         "files": there,
         "may_cancel": batch.state in (ApiBatchStatus.VALIDATING, ApiBatchStatus.IN_PROGRESS),
-        "may_retry": _may_retry(batch, has_input=there["Requests"] is not None),
+        "may_retry": api_batches.never_again(batch, job, has_input=there["Requests"] is not None)
+        is None,
     }
-
-
-def _may_retry(batch: ApiBatch, *, has_input: bool) -> bool:
-    """Whether the page offers to run the rows again that failed."""
-    has_job = batch.job_id is not None
-    return api_batches.never_again(batch, has_job=has_job, has_input=has_input) is None
 
 
 def move_batch(visit: Visit) -> Response:

@@ -156,6 +156,8 @@ def _resume(facts: Facts, shown: Shown) -> Iterator[Remedy]:
 
 
 def _retry(facts: Facts) -> Iterator[Remedy]:
+    if facts.is_archived:
+        return
     label = f"Run {counted(facts.rows_failed, 'failed row')} again"
     if facts.state is JobState.FAILED and not facts.rows_failed:
         label = "Run the job again"

@@ -31,7 +31,6 @@ def offered(ledger: Ledger, job: Job) -> dict[str, Any]:
         "total": row["rows_total"],
         "is_whole": rows == row["rows_total"] and job.closed_at is not None,
         "size": size_text(size * rows // known) if known else "",
-        "is_away": row["archived_at"] is not None,
         "is_arranged": is_arranged,
     }
 

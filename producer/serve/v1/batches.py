@@ -7,6 +7,7 @@ from starlette.routing import Route
 from nightshift.common.ledger import audit_log
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.producer.control.seen import NOTHING, Seen
 from nightshift.producer.serve import access
 from nightshift.producer.serve.calls import (
@@ -102,7 +103,7 @@ def retry_batch(call: Call, seen: Seen = NOTHING) -> dict[str, Any]:
         has_input = files.get(connection, found.tenant, found.input_file_id) is not None
         if cut_off and job is not None:
             pass  # the first try may have died in the middle: the rest of its rows is put back now
-        elif why := never_again(found, has_job=job is not None, has_input=has_input):
+        elif why := never_again(found, job, has_input=has_input):
             seen.check({"state": found.state})
             raise ApiError(409, why, param="id", code="nothing_to_retry", retried=False)
     assert job is not None
@@ -122,14 +123,16 @@ def retry_batch(call: Call, seen: Seen = NOTHING) -> dict[str, Any]:
         return _seen(connection, _get(connection, call))
 
 
-def never_again(batch: ApiBatch, *, has_job: bool, has_input: bool) -> str | None:
+def never_again(batch: ApiBatch, job: Job | None, *, has_input: bool) -> str | None:
     """Why a batch cannot be tried again, in one sentence; None where it can. A failed batch may have no
     failed rows: its results could not be written.
     """
     if batch.state not in (ApiBatchStatus.COMPLETED, ApiBatchStatus.FAILED):
         return f"the batch is {batch.state}: one that is completed or failed can be tried again"
-    if not has_job:
+    if job is None:
         return "the batch has no job, or its job was deleted: create a batch of the file again"
+    if job.archived_at is not None:
+        return "the rows of the batch are archived: create a batch of the file again"
     if not has_input:
         return (
             f"the file {batch.input_file_id} is deleted or expired: its rows cannot be read again"
