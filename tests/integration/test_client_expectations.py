@@ -272,6 +272,20 @@ def test_a_retry_that_is_sent_again_gives_the_batch_that_runs(site: Site) -> Non
     assert site.other.post(f"/v1/batches/{batch}/retry").status_code == 409
 
 
+def test_a_batch_whose_rows_are_archived_is_not_tried_again(site: Site) -> None:
+    batch = site.create()
+    site.validate()
+    site.do("UPDATE jobs SET state = 'completed', finished_at = now(), closed_at = now()")
+    site.do("UPDATE batches SET state = 'dead', failures = 3")
+    site.do("UPDATE api_batches SET state = 'completed', rows_failed = 1")
+    site.do("UPDATE jobs SET archived_at = now()")
+    answer = site.client.post(f"/v1/batches/{batch}/retry")
+    assert answer.status_code == 409
+    assert answer.json()["error"]["message"] == (
+        "the rows of the batch are archived: create a batch of the file again"
+    )
+
+
 def test_results_that_are_deleted_or_archived_are_not_streamed(site: Site) -> None:
     batch = site.create()
     assert site.client.get(f"/v1/batches/{batch}/results").status_code == 200
