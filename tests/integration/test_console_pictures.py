@@ -58,7 +58,7 @@ def test_what_ended_is_drawn_at_once(site: Site, world: World) -> None:
     world.commit(world.lease(job))
     drawn = site.browser("viewer").get(f"/jobs/{job}/pictures").text
     assert "<title>batch 3, 40 rows</title>" in drawn
-    assert "by about one of" not in drawn
+    assert "a sample, one of" not in drawn
 
 
 def test_the_live_part_carries_a_version_and_no_picture(
@@ -97,14 +97,14 @@ def test_of_a_long_job_leases_of_the_whole_dataset_and_of_all_workers_are_read(
 ) -> None:
     job = many(world, 1000)
     every = world.run(job_leases.ended, job, 1000)
-    assert (every.step, len(every.spread), len(every.unhappy)) == (1, 1000, 0)
+    assert (every.stride, len(every.sample), len(every.unsuccessful)) == (1, 1000, 0)
     found = world.run(job_leases.ended, job, 100)
-    assert found.step == 10
-    assert 95 <= len(found.spread) <= 100
-    places = sorted(lease["seq"] // 10 for lease in found.spread)
+    assert found.stride == 10
+    assert 95 <= len(found.sample) <= 100
+    places = sorted(lease["seq"] // 10 for lease in found.sample)
     assert len(set(places)) == len(places), "one of each piece"
     # A step that is a multiple of the workers would see one of them alone if each place were the first of its piece.
-    by_worker = Counter(lease["worker"] for lease in world.run(job_leases.ended, job, 125).spread)
+    by_worker = Counter(lease["worker"] for lease in world.run(job_leases.ended, job, 125).sample)
     assert len(by_worker) == 8
     assert max(by_worker.values()) < 125 / 2
 
@@ -119,10 +119,10 @@ def test_batches_that_ran_often_are_bounded_as_well(world: World) -> None:
         job,
     )
     found = world.run(job_leases.ended, job, 100)
-    assert found.step == 4
-    assert 0 < len(found.spread) <= 100
-    assert len(found.unhappy) == 320
-    assert len(world.run(job_leases.ended, job, 3).spread) == 3, "of one batch the latest"
+    assert found.stride == 4
+    assert 0 < len(found.sample) <= 100
+    assert len(found.unsuccessful) == 320
+    assert len(world.run(job_leases.ended, job, 3).sample) == 3, "of one batch the latest"
 
 
 def test_rates_of_a_long_job_are_those_of_all_of_its_leases(
@@ -130,13 +130,13 @@ def test_rates_of_a_long_job_are_those_of_all_of_its_leases(
 ) -> None:
     job = many(world, 4000)
     found = world.run(job_leases.ended, job)
-    assert found.step == 2
+    assert found.stride == 2
     times = world.run(job_leases.times, job)
-    life = series.points(found.spread, found.step, times["began"], times["began"] + 500)
+    life = series.points(found.sample, found.stride, times["began"], times["began"] + 500)
     assert life[-1].done == pytest.approx(9 * 4000, rel=0.01)
     assert life[-1].failed == pytest.approx(4000, rel=0.01)
     assert life[-1].output == pytest.approx(30 * 4000, rel=0.01)
-    assert "by about one of 2 batches" in job_pictures.drawn(world.ledger, job)
+    assert "a sample, one of every 2 batches" in job_pictures.drawn(world.ledger, job)
 
 
 def test_the_page_of_a_batch_shows_its_leases_and_those_of_its_pieces(
@@ -170,14 +170,14 @@ def test_names_of_hosts_are_text_in_a_picture(site: Site, world: World) -> None:
 def test_an_archived_job_has_no_picture_and_its_page_says_why(site: Site, world: World) -> None:
     job = worked(world)
     browser = site.browser("viewer")
-    assert "in its archive" not in browser.get(f"/jobs/{job}").text
+    assert "is archived" not in browser.get(f"/jobs/{job}").text
     world.do("UPDATE jobs SET archived_at = now() WHERE id = %s", job)
     world.do("DELETE FROM attempts")
     world.do("DELETE FROM batches")
     page = browser.get(f"/jobs/{job}").text
-    assert "leases of this job are in its archive" in page
+    assert "its charts are not available" in page
     assert "Who worked when" not in page
-    assert "are in its archive" in browser.get(f"/jobs/{job}/batches/1").text
+    assert "The job is archived" in browser.get(f"/jobs/{job}/batches/1").text
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_rows_of_a_retry_and_of_dead_batches_are_counted_as_the_ledger_counts_th
     world.fail(world.lease(job), permanent=True, most=1)
 
     def counted() -> tuple[int, int]:
-        *_, last = series.points(world.run(job_leases.ended, job).spread, 1, 0.0, 1e10)
+        *_, last = series.points(world.run(job_leases.ended, job).sample, 1, 0.0, 1e10)
         return last.done, last.failed
 
     assert counted() == (16, 14)
@@ -227,7 +227,7 @@ def test_a_job_that_has_begun_has_all_of_its_leases_drawn(world: World) -> None:
     for lease in [world.lease(job) for _ in range(20)]:
         world.commit(lease)
     found = world.run(job_leases.ended, job, 100)
-    assert (found.step, len(found.spread)) == (1, 20)
+    assert (found.stride, len(found.sample)) == (1, 20)
 
 
 @pytest.mark.parametrize("sizes", [(), (1,)])

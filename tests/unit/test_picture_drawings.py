@@ -171,7 +171,7 @@ def test_a_bar_leads_to_its_batch_and_a_load_leads_nowhere() -> None:
 
 def test_a_thinned_lane_says_no_share_and_counts_no_batches() -> None:
     kept = Lanes(
-        {("a", 0): [Bar("d", 0, 5, 3, 30, 0, 4), Bar("d", 5, 9, 1, 10, 0, 8)]}, is_thinned=True
+        {("a", 0): [Bar("d", 0, 5, 3, 30, 0, 4), Bar("d", 5, 9, 1, 10, 0, 8)]}, is_sampled=True
     )
     drawn = str(lanes.draw(kept, {}, Span(0, 10)))
     assert re.findall("<title>([^<]+)", drawn) == ["batch 4 and others", "batch 8, 10 rows"]

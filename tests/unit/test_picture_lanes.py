@@ -134,7 +134,7 @@ def test_a_lane_of_thinned_leases_is_closed_up_but_for_pauses_and_leases_without
 ):
     begins = [0, 10, 20, 30, 30 + TYPICAL_GAPS * 10 + 9]
     leases = [lease(at, at + 2, seq=at) for at in begins]
-    found = Lanes.of([*leases, lease(22, 23, outcome="lost")], is_thinned=True)
+    found = Lanes.of([*leases, lease(22, 23, outcome="lost")], is_sampled=True)
     spans = [(bar.kind, bar.began, bar.ended) for bar in bars(found)]
     assert spans == [
         ("d", 0, 10),
@@ -144,11 +144,11 @@ def test_a_lane_of_thinned_leases_is_closed_up_but_for_pauses_and_leases_without
         ("d", 119, 121),
         ("l", 22, 23),
     ]
-    assert found.is_thinned
+    assert found.is_sampled
 
 
 def test_leases_that_overlap_keep_their_ends_in_a_thinned_lane() -> None:
-    found = Lanes.of([lease(0, 30), lease(10, 12), lease(20, 22)], is_thinned=True)
+    found = Lanes.of([lease(0, 30), lease(10, 12), lease(20, 22)], is_sampled=True)
     assert [(bar.began, bar.ended) for bar in bars(found)] == [(0, 30), (10, 20), (20, 22)]
 
 

@@ -1,4 +1,4 @@
-"""Leases of a job over its whole life, as the page of the job draws them; however many there are, few are read."""
+"""A bounded sample of the leases of a job, spread over its whole life, for the charts on its page."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -7,11 +7,14 @@ from sqlalchemy import text
 
 from nightshift.common.ledger.connection import Connection, Row
 
-MOST = 2_000
-"""Leases that are read of the whole life of a job."""
+MAX_LEASES = 2_000
+"""Maximum size of the sample."""
 
-MOST_UNHAPPY = 500
-"""Leases without an answer that are read besides, the latest."""
+MAX_UNSUCCESSFUL = 500
+"""Maximum number of failed, lost and released leases that are read in addition, latest first."""
+
+RECENT_LEASES = 200
+"""How many of the latest leases show how far the job has come, for each kind of outcome."""
 
 LEASE = """
     SELECT a.batch_id, a.attempt, b.seq, w.host, w.slot, a.worker_id AS worker, a.outcome,
@@ -20,54 +23,55 @@ LEASE = """
            extract(epoch FROM a.claimed_at)::float8 AS claimed,
            extract(epoch FROM a.ended_at)::float8 AS ended,
            coalesce(a.row_count, 0) AS rows,
-           -- The rows of a dead batch failed with its last lease. Once the job is finished, a part has their errors.
+           -- The rows of a dead batch failed with its last lease; the finish of the job writes them to an error part.
            CASE WHEN b.state <> 'dead' OR a.attempt <> b.attempt THEN coalesce(a.rows_failed, 0)
                 WHEN b.part_name IS NULL THEN b.row_count
                 WHEN b.redo IS NOT NULL THEN b.redo_count ELSE b.rows_failed END AS failed,
            coalesce(a.prompt_tokens, 0) AS prompt, coalesce(a.output_tokens, 0) AS output
 """
 
-SPREAD = text(
+SAMPLE = text(
     """
     """
     + LEASE
     + """
-    FROM generate_series(0, (:places - 1) / :step) AS piece(number)
-    -- One place of each piece, not always the same one: workers take turns, and a fixed one could be that of one worker.
+    FROM generate_series(0, (:reached - 1) / :stride) AS stratum(number)
+    -- A pseudo-random seq of each stratum (multiplicative hashing, Knuth): workers claim in turns, so that a fixed offset
+    -- could select the batches of one worker only.
     JOIN batches b ON b.job_id = :id
-      AND b.seq = number * :step + (number * 2654435761 >> 16) % :step
+      AND b.seq = number * :stride + (number * 2654435761 >> 16) % :stride
     JOIN attempts a ON a.batch_id = b.id LEFT JOIN workers w ON w.id = a.worker_id
     WHERE a.ended_at IS NOT NULL
-    ORDER BY a.ended_at DESC LIMIT :most
+    ORDER BY a.ended_at DESC LIMIT :limit
 """
 )
-"""The leases of one of `step` places of the dataset, by indexes alone: each piece of `step` places has one."""
+"""Stratified sample: the leases of one batch of every `stride` batches. Reads by index only."""
 
-UNHAPPY = text(
+UNSUCCESSFUL = text(
     LEASE
     + """
     FROM (SELECT * FROM attempts WHERE job_id = :id AND outcome IN ('failed', 'released', 'lost')
-          ORDER BY ended_at DESC LIMIT :most) AS a
+          ORDER BY ended_at DESC LIMIT :limit) AS a
     JOIN batches b ON b.id = a.batch_id LEFT JOIN workers w ON w.id = a.worker_id
 """
 )
-"""The latest leases without an answer, by indexes alone."""
+"""The latest failed, lost and released leases. Reads by index only."""
 
 RUNNING = text("""
     SELECT b.seq, w.host, w.slot, a.worker_id AS worker, b.row_count AS rows,
            extract(epoch FROM a.claimed_at)::float8 AS claimed
     FROM batches b JOIN attempts a ON a.batch_id = b.id AND a.attempt = b.attempt
     LEFT JOIN workers w ON w.id = a.worker_id
-    WHERE b.state = 'leased' AND b.job_id = :id LIMIT :most
+    WHERE b.state = 'leased' AND b.job_id = :id LIMIT :limit
 """)
-"""Leases that run now."""
+"""Current leases."""
 
 LOADING = text("""
     SELECT w.host, w.slot, extract(epoch FROM w.started_at)::float8 AS started
     FROM workers w JOIN jobs j USING (pool, engine_key)
     WHERE j.id = :id AND w.state = 'loading' AND w.seen_at > now() - interval '1 minute'
 """)
-"""Children that load the engine of a job now."""
+"""Children that are loading the engine of a job."""
 
 TIMES = text("""
     SELECT extract(epoch FROM now())::float8 AS now,
@@ -76,77 +80,74 @@ TIMES = text("""
            extract(epoch FROM finish_by)::float8 AS finish_by
     FROM jobs WHERE id = :id
 """)
-"""The moments of a job, in seconds since 1970."""
+"""Start, end and deadline of a job."""
 
 REACHED = text("""
-    SELECT least(plan.last, greatest(latest.last, begun.batches - 1)) + 1 AS places
+    SELECT least(plan.last, greatest(recent.last, claimed.batches - 1)) + 1 AS reached
     FROM (SELECT max(seq) AS last FROM batches WHERE job_id = :id) AS plan
     CROSS JOIN (
         SELECT coalesce(max(b.seq), -1) AS last
         FROM (
             (SELECT batch_id FROM attempts WHERE job_id = :id AND outcome IN ('done', 'split')
-             ORDER BY ended_at DESC LIMIT :latest)
+             ORDER BY ended_at DESC LIMIT :recent)
             UNION ALL
             (SELECT batch_id FROM attempts
              WHERE job_id = :id AND outcome IN ('failed', 'released', 'lost')
-             ORDER BY ended_at DESC LIMIT :latest)
+             ORDER BY ended_at DESC LIMIT :recent)
         ) AS a JOIN batches b ON b.id = a.batch_id
-    ) AS latest
+    ) AS recent
     CROSS JOIN (
         SELECT coalesce(sum(batches_leased + batches_done + batches_dead), 0) AS batches
         FROM job_counters WHERE job_id = :id
-    ) AS begun
+    ) AS claimed
 """)
-"""The places of the dataset that were reached, from its begin: as many as batches were begun, and those up to the
-latest leases. Batches run about in the order of the dataset, and run again behind others.
+"""Estimate of the first `seq` that no worker has claimed yet: workers claim batches roughly by `seq`, and retry a batch
+later.
 """
-
-LATEST = 200
-"""Leases of either kind that say how far a job is."""
 
 
 class Leases(NamedTuple):
-    """Leases that ended, as mappings: `seq`, `host` (None for a child that the ledger has forgotten), `slot`, `worker`,
-    `outcome`, `rows` and those of them that `failed`, `prompt` and `output` tokens, and in seconds since 1970
-    `started`, `ready` (of the child), `claimed`, `ended`.
+    """Ended leases. Each is a mapping with `batch_id`, `attempt`, `seq`, `worker`, `host` and `slot` (None if the child is
+    no longer in the ledger), `outcome`, `rows`, how many of them `failed`, `prompt` and `output` tokens, and times in
+    seconds since 1970: `started` and `ready` of the child, `claimed` and `ended` of the lease.
 
-    `spread` are those of one of `step` places of the dataset: all leases if `step` is 1. `unhappy` are the latest ones
-    without an answer.
+    `sample` has the leases of one of every `stride` batches, all leases if `stride` is 1; `unsuccessful` has the latest
+    failed, lost and released ones.
     """
 
-    step: int
-    spread: Sequence[Mapping[Any, Any]]
-    unhappy: Sequence[Mapping[Any, Any]]
+    stride: int
+    sample: Sequence[Mapping[Any, Any]]
+    unsuccessful: Sequence[Mapping[Any, Any]]
 
 
-def ended(connection: Connection, job_id: int, most: int = MOST) -> Leases:
-    """Return the leases of a job that ended: all of them, or `most` at most, spread evenly over the places of the
-    dataset that were reached. Batches run about in the order of the dataset, so that they are spread over the life of
-    the job, too.
+def ended(connection: Connection, job_id: int, limit: int = MAX_LEASES) -> Leases:
+    """Return the ended leases of a job, or a sample of at most `limit` that is spread evenly over the batches claimed so
+    far. Since workers claim batches roughly by `seq`, the sample is spread over the job's run time as well.
     """
-    places = int(connection.scalar(REACHED, {"id": job_id, "latest": LATEST}) or 0)
-    step = max(-(-places // most), 1)
+    reached = int(connection.scalar(REACHED, {"id": job_id, "recent": RECENT_LEASES}) or 0)
+    stride = max(-(-reached // limit), 1)
     while True:
-        given = {"id": job_id, "places": places, "step": step, "most": most + 1}
-        spread = connection.execute(SPREAD, given).mappings().all()
-        # Batches that ran several times have several leases; of one batch with too many the latest remain.
-        if len(spread) <= most or step >= places:
+        values = {"id": job_id, "reached": reached, "stride": stride, "limit": limit + 1}
+        sample = connection.execute(SAMPLE, values).mappings().all()
+        # A batch that was retried has several leases. A single batch with more than `limit` keeps the latest.
+        if len(sample) <= limit or stride >= reached:
             break
-        step *= 2
-    unhappy = connection.execute(UNHAPPY, {"id": job_id, "most": MOST_UNHAPPY}).mappings().all()
-    return Leases(step, spread[:most], unhappy)
+        stride *= 2
+    values = {"id": job_id, "limit": MAX_UNSUCCESSFUL}
+    unsuccessful = connection.execute(UNSUCCESSFUL, values).mappings().all()
+    return Leases(stride, sample[:limit], unsuccessful)
 
 
-def running(connection: Connection, job_id: int, most: int) -> Sequence[Row]:
-    """Leases of a job that run now, `most` of them, as those of `ended` without an end."""
-    return connection.execute(RUNNING, {"id": job_id, "most": most}).mappings().all()
+def running(connection: Connection, job_id: int, limit: int) -> Sequence[Row]:
+    """Return at most `limit` current leases of a job, with `seq`, `host`, `slot`, `worker`, `rows` and `claimed`."""
+    return connection.execute(RUNNING, {"id": job_id, "limit": limit}).mappings().all()
 
 
 def loading(connection: Connection, job_id: int) -> Sequence[Row]:
-    """Children that load the engine of a job now, with `host`, `slot` and `started`."""
+    """Return the children that are loading the engine of a job, with `host`, `slot` and `started`."""
     return connection.execute(LOADING, {"id": job_id}).mappings().all()
 
 
 def times(connection: Connection, job_id: int) -> Row:
-    """`now`, and when the job `began`, was `closed`, and should `finish_by`, in seconds since 1970."""
+    """Return `now`, `began`, `closed` and `finish_by` of a job in seconds since 1970; the last two may be None."""
     return connection.execute(TIMES, {"id": job_id}).mappings().one()

@@ -1,4 +1,4 @@
-"""The pictures of a job, which its page loads anew from time to time, and the page of one batch."""
+"""The charts of a job, which its page reloads periodically, and the page of one batch."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -20,13 +20,13 @@ from nightshift.producer.serve.console.pictures.scales import Span
 from nightshift.producer.serve.errors import not_found
 
 MOST_RUNNING = 500
-"""Leases that run now and are drawn."""
+"""Maximum number of current leases that are drawn."""
 
 MOST_LEASES = 200
 """Leases of one batch that its page shows."""
 
-REDRAWN_SECONDS, REDRAWN_LATER_SECONDS, LATER_SECONDS = 10.0, 60.0, 3600.0
-"""How often the pictures of an open job are loaded anew, also of one that has run for LATER_SECONDS."""
+RELOAD_SECONDS, SLOW_RELOAD_SECONDS, SLOW_AFTER_SECONDS = 10.0, 60.0, 3600.0
+"""How often the page of an open job reloads its charts: the second value once the job has run for the third."""
 
 
 def show_pictures(visit: Visit) -> Response:
@@ -35,13 +35,13 @@ def show_pictures(visit: Visit) -> Response:
 
 
 def version(began: datetime | None, closed: datetime | None, now: float) -> str:
-    """Return another word when the page of a job that `began` should load its pictures anew: from time to time until
-    the job is `closed`, and then once more. `now` is in seconds since 1970.
+    """Return the version of a job's charts, which changes when its page should reload them: periodically until the job
+    is `closed`, and then once. `now` is in seconds since 1970.
     """
     if closed is not None:
         return closed.isoformat()
-    is_long = began is not None and now - began.timestamp() > LATER_SECONDS
-    return f"{now // (REDRAWN_LATER_SECONDS if is_long else REDRAWN_SECONDS):.0f}"
+    is_slow = began is not None and now - began.timestamp() > SLOW_AFTER_SECONDS
+    return f"{now // (SLOW_RELOAD_SECONDS if is_slow else RELOAD_SECONDS):.0f}"
 
 
 def drawn(ledger: Ledger, job_id: int) -> str:
@@ -52,11 +52,11 @@ def drawn(ledger: Ledger, job_id: int) -> str:
         times = job_leases.times(connection, job_id)
         leases = job_leases.ended(connection, job_id)
         (row,) = job_pace.some(connection, [job_id])
-        lanes_of_ended = _lanes(leases)
-        running = {} if times["closed"] else _running(connection, job_id, times, lanes_of_ended)
+        timeline = _lanes(leases)
+        running = {} if times["closed"] else _running(connection, job_id, times, timeline)
     is_over = times["closed"] is not None
     now = times["closed"] if is_over else times["now"]
-    points = series.points(leases.spread, leases.step, times["began"], now)
+    points = series.points(leases.sample, leases.stride, times["began"], now)
     rows = rate.Rows(row["rows_total"], row["rows_done"], row["rows_failed"])
     now_rate = None if is_over else row["rows_per_second"]
     fan = forecast.fan(
@@ -72,19 +72,19 @@ def drawn(ledger: Ledger, job_id: int) -> str:
     return render.fragment(
         "job_pictures.html",
         job=job_id,
-        step=leases.step,
+        stride=leases.stride,
         pictures={
             "rate": rate.draw(points, ahead, now, fan, finish_by, rows),
-            "lanes": lanes.draw(lanes_of_ended, running, past),
+            "lanes": lanes.draw(timeline, running, past),
             "tokens": tokens.draw(points, past, spent),
         },
     )
 
 
 def _lanes(leases: Leases) -> Lanes:
-    every = {(each["batch_id"], each["attempt"]): each for each in leases.unhappy}
-    every |= {(each["batch_id"], each["attempt"]): each for each in leases.spread}
-    return Lanes.of(every.values(), is_thinned=leases.step > 1)
+    every = {(each["batch_id"], each["attempt"]): each for each in leases.unsuccessful}
+    every |= {(each["batch_id"], each["attempt"]): each for each in leases.sample}
+    return Lanes.of(every.values(), is_sampled=leases.stride > 1)
 
 
 def _ahead(past: Span, fan: Fan | None, finish_by: float | None, is_over: bool) -> Span:
@@ -102,17 +102,17 @@ def _ahead(past: Span, fan: Fan | None, finish_by: float | None, is_over: bool) 
 
 
 def _running(
-    connection: Connection, job_id: int, times: Mapping[Any, Any], ended: Lanes
+    connection: Connection, job_id: int, times: Mapping[Any, Any], timeline: Lanes
 ) -> Mapping[Place, list[Bar]]:
-    """What runs and loads now, by place."""
+    """Return the bars of current leases and engine loads, by host and slot."""
     now = times["now"]
     found: dict[Place, list[Bar]] = {}
     for row in job_leases.running(connection, job_id, MOST_RUNNING):
-        place = ended.place(row["host"] or row["worker"], row["slot"])
+        place = timeline.place(row["host"] or row["worker"], row["slot"])
         bar = Bar(lanes.RUNNING, row["claimed"], now, 1, row["rows"], 0, row["seq"])
         found.setdefault(place, []).append(bar)
     for row in job_leases.loading(connection, job_id):
-        place = ended.place(row["host"], row["slot"])
+        place = timeline.place(row["host"], row["slot"])
         found.setdefault(place, []).append(Bar(LOAD, row["started"], now))
     return found
 

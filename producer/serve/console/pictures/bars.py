@@ -1,4 +1,4 @@
-"""Who worked when: a lane a slot, leases and loads as bars; at most MOST_BARS, however many leases a job had. Pure."""
+"""Timeline of a job: one lane per slot, leases and engine loads as bars, at most MOST_BARS in all. Pure."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ KINDS = {"done": DONE, "split": DONE, "failed": "f", "lost": "l", "released": "r
 """Kinds of bars by the outcome of a lease; a load is LOAD."""
 
 TYPICAL_GAPS = 8
-"""Of leases that were thinned, a pause is one if it is longer than so many times the median time between two begins."""
+"""In a sampled lane, a gap counts as idle time if it exceeds this multiple of the median time between two begins."""
 
 
 class Bar(NamedTuple):
@@ -43,15 +43,15 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Bars by place. Neighbours are one bar if the bar is no longer than `step` seconds; 0: each lease is a bar.
+    """Bars by host and slot. Consecutive leases share a bar of at most `step` seconds; with 0 each lease has its own.
 
-    With `is_thinned` the bars are those of a part of the leases.
+    `is_sampled` says that the bars are of a sample of the leases.
     """
 
     bars: Mapping[Place, list[Bar]] = field(default_factory=dict)
     step: float = 0.0
     by_host: bool = False
-    is_thinned: bool = False
+    is_sampled: bool = False
 
     @property
     def count(self) -> int:
@@ -59,11 +59,9 @@ class Lanes:
         return sum(map(len, self.bars.values()))
 
     @classmethod
-    def of(cls, leases: Iterable[Mapping[Any, Any]], *, is_thinned: bool = False) -> "Lanes":
-        """The lanes of leases as `job_leases.ended` returns them, with the loads of their children.
-
-        Of leases that were thinned, a bar of a lease that is done reaches to the next one of its lane, unless there
-        was a pause.
+    def of(cls, leases: Iterable[Mapping[Any, Any]], *, is_sampled: bool = False) -> "Lanes":
+        """Return the lanes of leases as returned by `job_leases.ended`, with the loads of their children. Sampled leases
+        are extended by `fill_gaps`.
         """
         bars: dict[Place, list[Bar]] = {}
         loads: dict[Place, dict[float, Bar]] = {}
@@ -74,13 +72,13 @@ class Lanes:
             if started is not None and ready is not None:
                 load = Bar(LOAD, started, max(ready, started))
                 loads.setdefault(place, {})[started] = load
-        if is_thinned:
-            bars = {place: closed_up(found) for place, found in bars.items()}
+        if is_sampled:
+            bars = {place: fill_gaps(found) for place, found in bars.items()}
         bars = {place: [*found, *loads.get(place, {}).values()] for place, found in bars.items()}
-        return cls(bars, is_thinned=is_thinned)._bounded()
+        return cls(bars, is_sampled=is_sampled)._bounded()
 
     def place(self, host: str, slot: int | None) -> Place:
-        """The lane of a slot, which may be a new one."""
+        """Return the lane of a slot, which need not have a bar yet."""
         return _of_host(host, self.bars) if self.by_host else (host, slot)
 
     def _bounded(self) -> "Lanes":
@@ -115,9 +113,9 @@ def of_lease(lease: Mapping[Any, Any]) -> Bar:
     return Bar(kind, began, ended, 1, lease["rows"], lease["failed"], lease["seq"])
 
 
-def closed_up(bars: Sequence[Bar]) -> list[Bar]:
-    """Bars of one lane in which leases between those that are done were left out: each of these reaches to the begin of
-    the next one. A pause that is longer than TYPICAL_GAPS times the median time between two begins remains.
+def fill_gaps(bars: Sequence[Bar]) -> list[Bar]:
+    """Extend each committed lease of a sampled lane to the begin of the next one, since the leases between them were not
+    sampled. Gaps longer than TYPICAL_GAPS times the median time between two begins stay.
     """
     others = [bar for bar in bars if bar.kind != DONE]
     found = sorted((bar for bar in bars if bar.kind == DONE), key=attrgetter("began"))

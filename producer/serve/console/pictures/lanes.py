@@ -46,7 +46,7 @@ def draw(lanes: Lanes, running: Mapping[Place, Sequence[Bar]], span: Span) -> Ma
             _name(place, names[place[0]]),
             [*lanes.bars.get(place, ()), *_few(running.get(place, ()))],
             span,
-            is_thinned=lanes.is_thinned,
+            is_sampled=lanes.is_sampled,
         )
         for place in places
     ]
@@ -70,15 +70,15 @@ def _few(bars: Sequence[Bar]) -> Sequence[Bar]:
     return bars if len(bars) <= MOST_RUNNING else joining.merged(bars, float("inf"))
 
 
-def _lane(name: Markup, bars: Sequence[Bar], span: Span, *, is_thinned: bool) -> Markup:
+def _lane(name: Markup, bars: Sequence[Bar], span: Span, *, is_sampled: bool) -> Markup:
     shapes = []
     for kind, (drawn, height) in SHAPES.items():
-        of_kind = [_bar(bar, span, is_thinned=is_thinned) for bar in bars if bar.kind == kind]
+        of_kind = [_bar(bar, span, is_sampled=is_sampled) for bar in bars if bar.kind == kind]
         if of_kind:
             shapes.append(f'<g class="{drawn}" stroke-width="{height}">{"".join(of_kind)}</g>')
-    # How long a lane was at work is known only from all of its leases.
+    # A sample of the leases does not show how long a lane was busy.
     share = min(joining.busy_seconds(bars) / span.seconds, 1.0)
-    busy = "" if is_thinned else f"{100 * share:.0f} %"
+    busy = "" if is_sampled else f"{100 * share:.0f} %"
     return Markup(
         '<div class="lane">{name}<svg aria-hidden="true" viewBox="0 0 {wide} {height}" '
         'preserveAspectRatio="none">{bars}</svg><span class="busy">{busy}</span></div>'
@@ -91,7 +91,7 @@ def _lane(name: Markup, bars: Sequence[Bar], span: Span, *, is_thinned: bool) ->
     )
 
 
-def _bar(bar: Bar, span: Span, *, is_thinned: bool) -> str:
+def _bar(bar: Bar, span: Span, *, is_sampled: bool) -> str:
     """The bar as SVG; plain text, since there are two thousand of them. Its words are ours, the rest is numbers."""
     left = min(span.x(bar.began), scales.WIDE - LEAST_WIDTH)
     width = max(span.x(bar.ended) - left, LEAST_WIDTH)
@@ -100,12 +100,12 @@ def _bar(bar: Bar, span: Span, *, is_thinned: bool) -> str:
         return path
     # No stop for the keyboard: the page has a field for the number of a batch. The page of the job
     # leads on from this address, which is short.
-    return f'<a href="?batch={bar.seq}" tabindex="-1"><title>{_title(bar, is_thinned=is_thinned)}</title>{path}</a>'
+    return f'<a href="?batch={bar.seq}" tabindex="-1"><title>{_title(bar, is_sampled=is_sampled)}</title>{path}</a>'
 
 
-def _title(bar: Bar, *, is_thinned: bool) -> str:
+def _title(bar: Bar, *, is_sampled: bool) -> str:
     """What a bar stands for, in a few words: there are many."""
-    if is_thinned and bar.batches > 1:
+    if is_sampled and bar.batches > 1:
         return f"batch {bar.seq} and others{f' {WORDS[bar.kind]}' if bar.kind in WORDS else ''}"
     which = f"batch {bar.seq}" if bar.batches == 1 else f"{counted_batches(bar.batches)}"
     word = f" {WORDS[bar.kind]}" if bar.kind in WORDS else ""

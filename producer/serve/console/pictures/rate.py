@@ -23,7 +23,7 @@ LEAST_BELOW, LEAST_FAILED = 12, 3
 
 
 class Rows(NamedTuple):
-    """The rows of a job, now."""
+    """Current row counts of a job."""
 
     total: int
     done: int
@@ -55,11 +55,11 @@ def draw(
         areas.append(_fan(fan, span, most))
     height = TOP + ABOVE + below
     return Markup(
-        '<svg class="plot" role="img" width="100%" height="{height}" aria-label="{said}">{grid}'
+        '<svg class="plot" role="img" width="100%" height="{height}" aria-label="{label}">{grid}'
         '<line class="axis" x1="0" x2="100%" y1="{line}" y2="{line}"/>{areas}{scale}{marks}</svg>{clock}{legend}'
     ).format(
         height=height,
-        said=said(rows, done),
+        label=description(rows, done),
         grid=scales.grid(TOP, ABOVE),
         scale=scales.scale(most, TOP, ABOVE, "rows/s"),
         areas=scales.inner(Markup("").join(areas), TOP, ABOVE + below),
@@ -70,8 +70,8 @@ def draw(
     )
 
 
-def said(rows: Rows, done: Sequence[float]) -> str:
-    """The picture in a sentence."""
+def description(rows: Rows, done: Sequence[float]) -> str:
+    """Return the text alternative of the chart."""
     text = (
         f"Rows a second: {rate(max(done))} at most, {rate(done[-1])} last; "
         f"{rows.done:,} of {counted(rows.total, 'row')} {plural(rows.total, 'is', 'are')} done"

@@ -1,4 +1,4 @@
-"""The life of a job as points: running totals of the leases that ended. Pure."""
+"""Cumulative rows and tokens of a job over time, and their rates. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Point(NamedTuple):
-    """What leases of a job had brought at a moment, in seconds since 1970; totals never fall."""
+    """Cumulative rows and tokens at a time `at`, in seconds since 1970."""
 
     at: float
     done: int = 0
@@ -15,9 +15,11 @@ class Point(NamedTuple):
     output: int = 0
 
 
-def points(leases: Iterable[Mapping[Any, Any]], step: int, began: float, now: float) -> list[Point]:
-    """The points of a life from `began` to `now`, one for each lease that ended with rows or tokens, each of which
-    counts for `step` leases.
+def points(
+    leases: Iterable[Mapping[Any, Any]], weight: int, began: float, now: float
+) -> list[Point]:
+    """Return the points from `began` to `now`, in order: one for each lease with rows or tokens, as returned by
+    `job_leases.ended`. Each lease of a sample counts `weight` times.
     """
     found = [Point(began)]
     for lease in sorted(leases, key=lambda lease: lease["ended"]):
@@ -27,20 +29,20 @@ def points(leases: Iterable[Mapping[Any, Any]], step: int, began: float, now: fl
         if done or failed or prompt or output:
             found.append(
                 Point(
-                    # A clock that was set back moves no point before another one.
+                    # Keep the points in order if the server's clock was set back.
                     max(min(lease["ended"], now), last.at),
-                    last.done + step * done,
-                    last.failed + step * failed,
-                    last.prompt + step * prompt,
-                    last.output + step * output,
+                    last.done + weight * done,
+                    last.failed + weight * failed,
+                    last.prompt + weight * prompt,
+                    last.output + weight * output,
                 )
             )
     return [*found, found[-1]._replace(at=max(now, found[-1].at))]
 
 
 def rates(points: Sequence[Point], column: str, edges: Sequence[float]) -> list[float]:
-    """What came a second between each two neighbours of `edges` (seconds since 1970, rising). Between two points the
-    rate is even.
+    """Return the mean rate per second of a column between consecutive `edges` (seconds since 1970, ascending), by linear
+    interpolation between the points.
     """
     place = Point._fields.index(column)
     totals = [point[place] for point in points]
@@ -57,7 +59,7 @@ def rates(points: Sequence[Point], column: str, edges: Sequence[float]) -> list[
 
 
 def _between(times: Sequence[float], totals: Sequence[float], behind: int, at: float) -> float:
-    """The total at a moment; `behind` is the first point after it."""
+    """Return the total at a time; `behind` is the index of the first later point."""
     if not totals:
         return 0.0
     if behind == 0:

@@ -16,11 +16,11 @@ KINDS = (
     ("tokens-in", "in", "prompt"),
     ("tokens-out", "out", "output"),
 )
-"""Class, word and column of each kind from the bottom up."""
+"""CSS class, word and column of each kind, bottom first."""
 
 
 class Totals(NamedTuple):
-    """The tokens of a job so far."""
+    """Total prompt and output tokens of a job."""
 
     prompt: int
     output: int
@@ -52,12 +52,12 @@ def draw(points: Sequence[Point], span: Span, totals: Totals) -> Markup:
         if any(high[at] > low[at] for at in range(len(low)))
     )
     return Markup(
-        '<svg class="plot" role="img" width="100%" height="{height}" aria-label="{said}">'
+        '<svg class="plot" role="img" width="100%" height="{height}" aria-label="{label}">'
         '{grid}<line class="axis" x1="0" x2="100%" y1="{line}" y2="{line}"/>{areas}{scale}</svg>{clock}{legend}'
     ).format(
         height=TOP + HEIGHT + 2,
         line=TOP + HEIGHT,
-        said=f"Tokens a second: {'; '.join(_words(totals).values())}",
+        label=f"Tokens a second: {'; '.join(_words(totals).values())}",
         grid=scales.grid(TOP, HEIGHT),
         scale=scales.scale(most, TOP, HEIGHT, "tokens/s"),
         areas=scales.inner(areas, TOP, HEIGHT),
@@ -67,6 +67,6 @@ def draw(points: Sequence[Point], span: Span, totals: Totals) -> Markup:
 
 
 def _words(totals: Totals) -> Mapping[str, str]:
-    """How many tokens there were of each kind, by its class."""
+    """Return the number of tokens of each kind with its word, by CSS class; kinds without tokens are left out."""
     counts = {kind: (getattr(totals, column), word) for kind, word, column in KINDS}
     return {kind: f"{count:,} {word}" for kind, (count, word) in counts.items() if count}
