@@ -106,7 +106,7 @@ def _forms(ip: IPv4Address | IPv6Address) -> Iterator[IPv4Address | IPv6Address]
 
 
 def is_loopback(host: str) -> bool:
-    """Return True for an IP address, or the name, that leads to this machine alone."""
+    """Return True for a loopback IP address and for `localhost`."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

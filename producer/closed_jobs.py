@@ -1,4 +1,4 @@
-"""Rows of closed jobs that may have left Postgres: who reads them asks here, and the wing that took them away gives them."""
+"""Read the rows of closed jobs, wherever they are: in Postgres, or in an archive, which a wing reads."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ def readable(ledger: Ledger, job: Job) -> Iterator[Ledger]:
     """Yield a ledger that has every row of a job, to read from: `ledger` itself or, for an archived job, one read-only
     transaction over its archive, which code that is called inside gets as its ledger.
 
-    Raises BadInput if a file of the archive is gone or is another one now, and for a job that is being deleted.
+    Raises BadInput if a file of the archive is missing or was modified, or if the job is being deleted.
     """
     if isinstance(ledger, OneTransaction):
         yield ledger

@@ -1,4 +1,4 @@
-"""A ledger whose every transaction is one that is open."""
+"""A ledger whose `transaction` is always the same open transaction."""
 
 import threading
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from nightshift.common.ledger.connection import Connection, Ledger, wrapped_erro
 
 
 class OneTransaction(Ledger):
-    """The view of a ledger from within one transaction, for code that takes a ledger. `transaction` gives that
-    transaction each time, to one thread at a time, and ends nothing.
+    """Runs code that takes a ledger within one open transaction. `transaction` yields that transaction, to one thread at
+    a time, and neither commits nor rolls back.
     """
 
     def __init__(self, ledger: Ledger, connection: Connection) -> None:
@@ -25,4 +25,4 @@ class OneTransaction(Ledger):
             yield self._connection
 
     def close(self) -> None:
-        """Do nothing: who has opened the transaction ends it."""
+        """Do nothing: the caller that opened the transaction ends it."""

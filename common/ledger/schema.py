@@ -78,15 +78,15 @@ def head() -> str:
 
 
 def _found(connection: Connection) -> str | None:
-    """The version of the tables, None without tables. SchemaMismatch for those of a version before the first release,
-    whose numbers mean other steps.
+    """Return the version of the tables, None without tables. SchemaMismatch for tables of a version before the first
+    release, which numbered other migrations.
     """
     statement = text("SELECT to_regclass('schema_version'), to_regclass('nightshift_version')")
-    there, of_before = connection.execute(statement).one()
-    if there is None and of_before is not None:
+    there, unreleased = connection.execute(statement).one()
+    if there is None and unreleased is not None:
         raise SchemaMismatch(
-            "the ledger was made by a version before the first release, which this one cannot read: use an empty "
-            "database, or another folder for `nightshift run`"
+            "the tables of this ledger were created by a version before the first release and cannot be migrated: use an "
+            "empty database, or another folder for `nightshift run`"
         )
     if there is None:
         return None

@@ -22,7 +22,7 @@ class Section(BaseModel):
 
 
 def put(sections: dict[str, Any], place: str, value: Any) -> None:
-    """Set the value at a dotted place of a written spec, and make the sections on the way to it."""
+    """Set the value at a dotted path of a spec, creating the sections that the path names."""
     *path, key = place.split(".")
     for name in path:
         sections = sections.setdefault(name, {})

@@ -1,4 +1,4 @@
-"""Archived jobs are read, not changed: their rows lie in temporary tables for the length of one transaction."""
+"""Read archived jobs: their rows are loaded into temporary tables for one read-only transaction."""
 
 import io
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ def read_archived(ledger: Ledger, job: Job) -> Iterator[Ledger]:
     """Yield a ledger that has every row of a job: `ledger` itself or, for an archived job, one read-only transaction
     in which temporary tables of the same names have the rows of its files.
 
-    The rows of a job that is not archived do not leave within the next `retention_days`. Raises BadInput if a file of
-    the archive is gone or is another one now, and for a job that is being deleted.
+    A job that is not archived yet stays in Postgres for another `retention_days`. Raises BadInput if a file of the
+    archive is missing or was modified, or if the job is being deleted.
     """
     if job.closed_at is None:
         yield ledger

@@ -66,7 +66,7 @@ Replace = Annotated[
     bool,
     typer.Option(
         "--replace",
-        help="Delete the failed or cancelled job that has the output directory, if no row of it is there, and take "
+        help="Delete the failed or cancelled job that has the output directory, if it has no committed rows, and use "
         "the directory.",
     ),
 ]
@@ -207,7 +207,7 @@ def submit(
     gone = (
         []
         if replaced is None
-        else [f"{replaced.label} is deleted, and this job has its output directory"]
+        else [f"{replaced.label} was deleted; this job uses its output directory"]
     )
     remarks = [*gone, *done.remarks, *code]
     state = "submitted" if done.is_new else f"known, {done.state}"

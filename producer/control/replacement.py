@@ -1,5 +1,5 @@
-"""`run --replace` and `submit --replace`: a failed or cancelled job without a committed part makes room for the job of
-a spec in the same output directory.
+"""`run --replace` and `submit --replace`: delete the failed or cancelled job that has the output directory of a spec, if
+it has no committed part.
 """
 
 from functools import partial
@@ -8,6 +8,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Connection, Ledger
 from nightshift.common.ledger.jobs import jobs, replacements
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.ledger.jobs.replacements import Refusal
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.producer.control import deletion
@@ -16,44 +17,48 @@ from nightshift.producer.submit.submit import spec_and_identity
 
 
 def replace(ledger: Ledger, spec: JobSpec, settings: Settings) -> Job | None:
-    """Delete the job that has the output directory of a spec, with its files, and return it; None if there is no such
-    job, or if it is the job of this very spec and not to be replaced: then a submit finds it, and it goes on.
+    """Delete the job that has the output directory of a spec, with its files, and return it. Return None if there is no
+    such job, and for a job of the same spec that cannot be replaced, which a submit continues.
 
-    The job is marked as deleted under its row lock, then its files go, its marker last: a command that was cut off
-    is given again, and goes on. Raises BadInput for a job that cannot be replaced, and for a spec that a submit
-    refuses at once.
+    The deletion is recorded under the job's row lock; then the files are deleted, the owner marker last. An interrupted
+    command can be repeated. Raises BadInput for another job that cannot be replaced, and for an invalid spec.
     """
     wanted, _ = spec_and_identity(spec, settings, ledger)
     with ledger.transaction() as connection:
         job = jobs.by_output(connection, wanted.output.uri)
         if job is None:
             return None
-        try:
-            _refuse(connection, job, lasting=True)
-        except BadInput:
-            if job.spec_identity == wanted.identity:
-                return None
-            raise
-    # Somebody may have emptied the directory: then only the ledger has the job.
+        found = _refusal(connection, job)
+    if found is not None and not found.is_temporary:
+        if job.spec_identity == wanted.identity:
+            return None
+        raise _error(job, found)
+    # Without its marker the directory is not the job's any more, and only its rows in the ledger are deleted.
     output = OwnedDirectory.of_job(ledger, job).marker() is not None
     try:
-        deletion.delete(ledger, job, settings, output=output, allowed=partial(_refuse, job=job))
+        deletion.delete(ledger, job, settings, output=output, allowed=partial(_check, job=job))
     except BadInput:
         with ledger.transaction() as connection:
             if jobs.get(connection, job.id) is not None:
                 raise
-        return None  # an equal command replaced it at the same time
+        return None  # a concurrent command has replaced it
     return job
 
 
-def _refuse(connection: Connection, job: Job, *, lasting: bool = False) -> None:
-    """BadInput for a job that cannot be replaced; with `lasting` only for a reason that does not pass."""
+def _refusal(connection: Connection, job: Job) -> Refusal | None:
     found = replacements.facts(connection, job.id)
-    why = None if found is None else replacements.refusal(found, "")
-    if why is None or (lasting and why.passes):
-        return
-    then = "try again in a moment" if why.passes else "name another output directory with --out"
-    raise BadInput(
-        f"job {job.id} ({job.spec.name}), which has the output directory {job.output_uri}, cannot be replaced: "
-        f"{why.why}; {then}"
+    return None if found is None else replacements.refusal(found, "")
+
+
+def _check(connection: Connection, job: Job) -> None:
+    if (found := _refusal(connection, job)) is not None:
+        raise _error(job, found)
+
+
+def _error(job: Job, refusal: Refusal) -> BadInput:
+    then = (
+        "try again later" if refusal.is_temporary else "choose another output directory with --out"
+    )
+    return BadInput(
+        f"{job.label}, which uses the output directory {job.output_uri}, cannot be replaced: {refusal.reason}; {then}"
     )

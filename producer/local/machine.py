@@ -75,12 +75,12 @@ class Machine:
         return job
 
     def replace(self, spec: JobSpec) -> None:
-        """Let a failed or cancelled job that has the output directory of a spec make room, see `control.replacement`."""
+        """Delete the failed or cancelled job that has the output directory of a spec, see `control.replacement`."""
         settings = permits.of_operator(spec, self.settings)
         replaced = replacement.replace(self.ledger, self.filled_in(spec), settings)
         if replaced is not None:
             self.console.print(
-                f"{replaced.label} is deleted, and its output directory is free", markup=False
+                f"{replaced.label} was deleted; its output directory is free", markup=False
             )
 
     def filled_in(self, spec: JobSpec) -> JobSpec:

@@ -136,9 +136,7 @@ def way_back(job: Job) -> str:
     if job.state is JobState.CANCELLED:
         return "the job is cancelled, which is final: submit it with another output directory"
     if job.archived_at is not None:
-        return (
-            "the job is archived, which is final: submit it with --new and another output directory"
-        )
+        return "the job was archived and cannot be changed: submit its spec with --new and another output directory"
     if owner_marker.read(job.output_uri) is not None:
         return f"`nightshift retry {job.id} --lost` runs their rows again"
     return (

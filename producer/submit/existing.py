@@ -33,11 +33,8 @@ from nightshift.producer.submit.submitted import (
 )
 from nightshift.producer.submit.withdraw import withdraw
 
-REPLACE = (
-    "or `--replace` of `nightshift run` and `submit` deletes that job, no row of which has an answer, and takes its "
-    "output directory"
-)
-"""The other way out, where the job that has the directory may be replaced."""
+REPLACE = "; or delete that job, which has no committed rows, with `--replace` of `nightshift run` or `nightshift submit`"
+"""Advice in addition, if the job that has the output directory can be replaced."""
 
 
 def existing_job(
@@ -48,8 +45,8 @@ def existing_job(
     settings: Settings,
     tenant: str = "",
 ) -> Submitted | None:
-    """The job that owns the output directory; BadInput if it is not the job of this spec. Jobs of a `tenant` come
-    through the HTTP API, which cannot replace a job.
+    """Return the job that owns the output directory, None if no job does; BadInput if it is a job of another spec. Jobs
+    of a `tenant` are submitted over HTTP, where `--replace` is not available.
     """
     with ledger.transaction() as connection:
         job = jobs.by_output(connection, spec.output.uri)
@@ -63,19 +60,20 @@ def existing_job(
         elsewhere = watches.named_files(connection, job.id)
         due = deadlines.finish_by(connection, job.id)
         facts = None if tenant else replacements.facts(connection, job.id)
-    why = None if facts is None else replacements.refusal(facts, tenant)
-    way = f"; {REPLACE}" if facts is not None and (why is None or why.passes) else ""
+    refusal = None if facts is None else replacements.refusal(facts, tenant)
+    can_replace = facts is not None and (refusal is None or refusal.is_temporary)
+    advice = REPLACE if can_replace else ""
     if new:
         raise BadInput(
             f"{spec.output.uri} is the output of job {job.id}: --new wants another output directory"
         )
     if job.spec_identity != spec.identity:
-        _refuse_other_spec(ledger, job, spec, way)
+        _refuse_other_spec(ledger, job, spec, advice)
     planned = {file.uri: (file.size, file.fingerprint) for file in files}
     found = changes(listing.as_planned(planned), planned, elsewhere)
     may_differ = is_watched or has_grown or spec.input.watch is not None
     if found.changed or (found.uris and not may_differ):
-        raise BadInput(_changed(job, found) + way)
+        raise BadInput(_changed(job, found) + advice)
     watch_seconds, state = _watch(ledger, job, spec)
     if not job.state.over:
         OwnedDirectory.of_job(ledger, job).keep(job.id)
@@ -108,7 +106,7 @@ def _reads_on(state: JobState, progress: Row) -> bool:
     return state is not JobState.CANCELLED
 
 
-def _refuse_other_spec(ledger: Ledger, job: Job, spec: JobSpec, way: str) -> None:
+def _refuse_other_spec(ledger: Ledger, job: Job, spec: JobSpec, advice: str) -> None:
     """BadInput for another spec in the output directory of a job, with a directory that is free."""
     with ledger.transaction() as connection:
         free = next(
@@ -120,7 +118,7 @@ def _refuse_other_spec(ledger: Ledger, job: Job, spec: JobSpec, way: str) -> Non
     raise BadInput(
         f"{spec.output.uri} is the output of job {job.id} ({job.spec.name}), whose spec differs"
         f"{places and f' in {places}'}: a changed spec is another job, which needs another output "
-        f"directory: `--out {storage.as_typed(free)}`{way}"
+        f"directory: `--out {storage.as_typed(free)}`{advice}"
     )
 
 

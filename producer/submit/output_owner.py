@@ -83,10 +83,10 @@ class OwnedDirectory:
         return self.marker() == self.owner
 
     def check_free(self, *, adopt: bool) -> bool:
-        """BadInput where a new job cannot have the directory; changes nothing.
+        """Raise BadInput if a new job cannot use the directory; change nothing.
 
-        With `adopt` a marker of the same job in another ledger is no reason. Returns whether there is
-        something to adopt: the marker of the same job, and `adopt`.
+        With `adopt`, a marker of the same job in another ledger is accepted. Return True if the directory has such a
+        marker to adopt.
         """
         found = self.marker()
         claim = claim_of(found, self.owner)

@@ -66,7 +66,7 @@ def survey(
 def spec_and_identity(
     spec: JobSpec, settings: Settings, ledger: Ledger | None = None
 ) -> tuple[JobSpec, str]:
-    """The resolved spec, and the identity of the job that a submit of it to the ledger would make or find."""
+    """Return the resolved spec, and the identity of the job that its submit to the ledger would create or find."""
     intake = Intake(spec, settings, ledger)
     with within_roots(settings):
         resolve(intake)

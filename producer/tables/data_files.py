@@ -45,8 +45,8 @@ class PartsOfTable:
         return cls(job, written_schema(part_files.schema_of(job)))
 
     def checked(self, parts: Sequence[TableFile]) -> list[DataFile]:
-        """Return the files of parts, each looked at. Raises CommitRefused for a part that is gone or is not what the
-        ledger says, StorageUnavailable.
+        """Return parts as data files, after comparing the footer of each with the ledger. Raises CommitRefused if a part
+        is missing or differs, StorageUnavailable.
         """
         with ThreadPoolExecutor(min(THREADS, max(1, len(parts)))) as threads:
             return list(threads.map(storage.carried(self._checked), parts))

@@ -223,7 +223,7 @@ class DeltaTables:
             .execute()
         )
         if handle.version() == version:
-            # A merge that changes no row makes no commit, which would have had the mark.
+            # deltalake skips the commit, and with it the mark, if a merge changes no row.
             schema = pa.schema(handle.schema().to_arrow())
             return self._write(handle, Change(change.app, change.mark, schema), properties)
         return str(version + 1)

@@ -142,17 +142,17 @@ class IcebergTables:
                 wanted = seen.handle.schema().as_arrow()
                 rows = rows.select(wanted.names).cast(wanted)
                 failed = pc.is_valid(rows.column("error"))
-                named = pc.is_valid(rows.column(change.key))
+                has_id = pc.is_valid(rows.column(change.key))
                 before = transaction.table_metadata.current_snapshot_id
                 for some, may_replace in ((pc.invert(failed), True), (failed, False)):
-                    merged = rows.filter(pc.and_(some, named))
+                    merged = rows.filter(pc.and_(some, has_id))
                     if merged.num_rows:
                         transaction.upsert(
                             merged, join_cols=[change.key], when_matched_update_all=may_replace
                         )
-                # A row without an id is no row of the table, as for Delta.
-                if (nameless := rows.filter(pc.invert(named))).num_rows:
-                    transaction.append(nameless)
+                # A null id matches no row, in Delta as well; `upsert` does not accept one.
+                if (without_id := rows.filter(pc.invert(has_id))).num_rows:
+                    transaction.append(without_id)
                 if transaction.table_metadata.current_snapshot_id != before:
                     return
         gone = _files(seen) if change.overwrite else _of(seen, change.remove)

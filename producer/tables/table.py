@@ -52,7 +52,7 @@ class Change:
 
     `add` become files of the table, and `remove` are none any more, by their addresses; with `overwrite` no file
     of before is. With `merge`, the rows that it gives take the place of those that
-    have the same value in the column `key`, except that a row with an error takes the place of none.
+    have the same value in the column `key`, except that a row with an error replaces no row.
     """
 
     app: str

@@ -18,7 +18,8 @@ def with_standings(
     connection: Connection, rows: Sequence[Values], here: Here, tenant: str | None = None
 ) -> list[dict[Any, Any]]:
     """Rows of job_progress with their `standing`, None where no wing tells it: `word`, `kind`, `sentence`,
-    `needs_person` and `since`; and with `waiting`, the sentence of a job that waits. Readers of a `tenant` see no names of machines, of others' jobs and of people.
+    `needs_person` and `since`; and with `waiting`, the sentence of a job that waits. Readers of a `tenant` see no names
+    of machines, of others' jobs and of people.
     """
     found = [{**row, "standing": None, "waiting": None} for row in rows]
     for of_wing in wings.offered("standings"):

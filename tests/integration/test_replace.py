@@ -111,7 +111,7 @@ def test_changed_input_is_another_job_in_the_same_directory(
     first = over(world, ledger, folder)
     write_rows(folder / "in", [("a.jsonl", 7)])
     with pytest.raises(
-        BadInput, match=r"input files changed .*or `--replace` of .* deletes that job"
+        BadInput, match=r"input files changed .*or delete that job.* with `--replace`"
     ):
         put(ledger, folder, "lenght")
     gone, done = replaced(ledger, folder, "lenght")
@@ -128,7 +128,7 @@ def test_the_refusal_names_the_flag_where_the_job_may_be_replaced_and_nowhere_el
     world.run(jobs.fail, first, "no engine")
     for _ in range(2):  # also before its files are finished
         with pytest.raises(
-            BadInput, match=r"whose spec differs.*or `--replace` of .* deletes that job"
+            BadInput, match=r"whose spec differs.*or delete that job.* with `--replace`"
         ):
             put(ledger, folder, "length")
         finish(ledger, first, SETTINGS)
@@ -149,7 +149,7 @@ def test_a_job_that_may_still_have_a_row_stays(world: World, ledger: Ledger, fol
     refused(ledger, folder, "it is running")
     lease = world.lease(first)
     world.run(jobs.cancel, first)
-    refused(ledger, folder, "a worker still holds batches of it; try again in a moment")
+    refused(ledger, folder, "a worker still holds batches of it; try again later")
     world.run(leasing.release, [lease])
     gone, _ = replaced(ledger, folder, "length")
     assert gone == first
@@ -159,7 +159,7 @@ def test_a_job_with_a_row_stays(world: World, ledger: Ledger, folder: Path) -> N
     first = known(world, folder, put(ledger, folder, "lenght").job_id, "lenght")
     world.commit(world.lease(first))
     world.run(jobs.fail, first, "no disk")
-    refused(ledger, folder, "rows of it are in its output directory; name another output")
+    refused(ledger, folder, "it has committed rows; choose another output directory")
     with pytest.raises(BadInput, match="whose spec differs") as other:
         put(ledger, folder, "length")
     assert "--replace" not in str(other.value)
@@ -182,7 +182,7 @@ def test_parts_stay_that_a_deletion_without_the_files_left(
     with pytest.raises(KeyboardInterrupt):
         deletion.delete(ledger, job, SETTINGS, output=False)
     assert not world.ask("SELECT FROM batches WHERE job_id = %s", first)
-    refused(ledger, folder, "it is being deleted without its files")
+    refused(ledger, folder, "it is being deleted, and its files are kept")
 
 
 @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.FAILED, JobState.COMPLETED])
@@ -224,7 +224,7 @@ def test_a_job_that_a_reaper_has_stays(
 ) -> None:
     first = over(world, ledger, folder)
     world.run(holds.take, kind, first, "r")
-    refused(ledger, folder, "a reaper finishes or archives it")
+    refused(ledger, folder, "a reaper is finishing or archiving it")
     world.run(holds.end, kind, first)
     assert replaced(ledger, folder, "length")[0] == first
 

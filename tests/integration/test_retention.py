@@ -189,7 +189,7 @@ def test_an_archived_job_is_not_changed(
     done = nightshift(verb, "1", *flags)
     assert done.exit_code == 2, done.output
     assert (
-        "job 1 is archived (NIGHTSHIFT_RETENTION_DAYS), so it can be read and not changed: submit its spec with --new "
+        "job 1 was archived (NIGHTSHIFT_RETENTION_DAYS) and cannot be changed: submit its spec with --new "
         "and another output directory"
     ) in " ".join(done.output.split())
     assert gone(old)
@@ -261,7 +261,7 @@ def test_an_archive_that_is_gone_is_named_and_not_taken_for_an_empty_job(
         done = nightshift(command[0], str(old.job_id), *command[1:])
         assert done.exit_code == 2, done.output
         assert "is gone" in " ".join(done.output.split())
-    with pytest.raises(BadInput, match="is archived"), old.ledger.transaction() as connection:
+    with pytest.raises(BadInput, match="was archived"), old.ledger.transaction() as connection:
         retries.retry(connection, old.job_id, failed=True, dead=True)
     (old.folder / "away").rename(lost)
     assert len(seen(old)["row_errors"]) == 12

@@ -13,9 +13,8 @@ WITH given AS MATERIALIZED (
         CAST(:high AS bigint[]), CAST(:engine_microseconds AS bigint[]),
         CAST(:ran AS int8multirange[]))
         AS m (id, attempt, owner, job_id, name, bytes, checksum, rows_failed, prompt_tokens,
-              output_tokens, redo, redo_count, most_losses, rows_run, rows_wrong,
-              prompt_spent, output_spent, rows, low,
-              high, engine_microseconds, ran)
+              output_tokens, redo, redo_count, most_losses, rows_run, rows_wrong, prompt_spent,
+              output_spent, rows, low, high, engine_microseconds, ran)
 ), open_jobs AS MATERIALIZED (
     -- Unlocked: before a job that is over is swept, its waiting batches lose their owners.
     SELECT j.id, j.state IN ('running', 'paused') AS is_open FROM jobs j

@@ -133,7 +133,7 @@ def replace_errors(
 def _finished(lease: Lease, part: Part) -> dict[str, Any]:
     """The parameters of one batch of a group."""
     waiting = set(lease.later)
-    # The attempt counts the rows that ran under it, the batch all rows of its part.
+    # An attempt counts the rows of its own run, the batch all rows of its part.
     ran = None if lease.redo is None else set(lease.todo)
     rows = lease.descriptor.rows
     # The rows of an arranged batch lie all over the dataset, and have no errors without a part.

@@ -26,7 +26,7 @@ TABLES = ("row_errors", "attempts", "batches")
 """The tables in the order in which their rows leave: attempts are found by their batches."""
 
 READING_SECONDS = 3600.0
-"""Longest pause of a process that reads an archived job between two statements of its transaction."""
+"""Idle timeout of a transaction that reads an archived job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ INDEXES = (
     "CREATE INDEX ON pg_temp.row_errors (job_id, row_index)",
     "CREATE INDEX ON pg_temp.row_errors (batch_id)",
 )
-"""What the statements of readers look up by."""
+"""Indexes for the statements of readers."""
 
 
 def take(connection: Connection, days: int, who: str) -> Archive | None:
@@ -299,8 +299,8 @@ def delete_between(connection: Connection, table: str, job_id: int, first: int, 
 
 
 def begin_reading(connection: Connection) -> None:
-    """Shadow the tables by empty temporary ones until the end of the transaction, whose first statement this is. A
-    reader may take its time. The session names itself, since an open transaction holds vacuum up.
+    """Shadow the tables with empty temporary ones until the end of the transaction; call it first in a transaction.
+    Lifts the statement time limit. Sets `application_name`, since a long open transaction holds back vacuum.
     """
     one_moment(connection)
     lift_time_limit(connection)
@@ -309,7 +309,7 @@ def begin_reading(connection: Connection) -> None:
         f"SET LOCAL idle_in_transaction_session_timeout = {pause}; "
         "SET LOCAL application_name = 'nightshift (archive)'"
     )
-    # The text of the view names tables as they are found now, and then the temporary ones.
+    # Taken before the temporary tables exist, so that the text has unqualified names, which then resolve to these.
     view = connection.scalar(VIEW)
     for table in TABLES:
         connection.exec_driver_sql(
@@ -319,7 +319,7 @@ def begin_reading(connection: Connection) -> None:
 
 
 def load(connection: Connection, table: str, names: Sequence[str], pages: Iterable[bytes]) -> None:
-    """Load rows into a temporary table: pages of CSV without a header, with these columns; others have their default."""
+    """Load pages of CSV without a header into the named columns of a temporary table; other columns get their default."""
     into = sql.SQL("COPY pg_temp.{} ({}) FROM STDIN (FORMAT csv)").format(
         sql.Identifier(table), sql.SQL(", ").join(map(sql.Identifier, names))
     )
@@ -329,7 +329,7 @@ def load(connection: Connection, table: str, names: Sequence[str], pages: Iterab
 
 
 def only_read(connection: Connection) -> None:
-    """Let the transaction change nothing from here on."""
+    """Index the loaded rows, and make the transaction read-only."""
     for statement in (*INDEXES, *(f"ANALYZE pg_temp.{table}" for table in TABLES)):
         connection.exec_driver_sql(statement)
     connection.exec_driver_sql("SET TRANSACTION READ ONLY")

@@ -300,18 +300,18 @@ def refuse_deleted(connection: Connection, job_id: int) -> None:
 
 
 def is_archived(connection: Connection, job_id: int) -> bool:
-    """Return True if the files of its archive have the rows of a job, not the tables."""
+    """Return True if the rows of a job are in the files of its archive."""
     statement = text("SELECT archived_at IS NOT NULL FROM jobs WHERE id = :id")
     return bool(connection.scalar(statement, {"id": job_id}))
 
 
 def refuse_archived(connection: Connection, job_id: int) -> None:
-    """BadInput for a job whose rows cannot change: it is archived, or being deleted."""
+    """Raise BadInput if a job was archived or is being deleted, so that its rows cannot change."""
     refuse_deleted(connection, job_id)
     if is_archived(connection, job_id):
         raise BadInput(
-            f"job {job_id} is archived (NIGHTSHIFT_RETENTION_DAYS), so it can be read and not changed: submit its spec "
-            "with --new and another output directory"
+            f"job {job_id} was archived (NIGHTSHIFT_RETENTION_DAYS) and cannot be changed: submit its spec with --new "
+            "and another output directory"
         )
 
 

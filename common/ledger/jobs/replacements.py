@@ -1,4 +1,4 @@
-"""Which job may be replaced: deleted with its files, so that another job gets its output directory."""
+"""Decide whether `--replace` may delete a job, so that another job can use its output directory."""
 
 from dataclasses import dataclass
 
@@ -22,15 +22,16 @@ FACTS = text(f"""
                OR EXISTS (SELECT FROM api_batches p WHERE p.job_id = j.id) AS is_needed
     FROM jobs j WHERE j.id = :id
 """)
-"""What decides whether a job may be replaced. A deletion that has begun holds the archive of its job for good."""
+"""The state of a job that `refusal` needs. A deletion in progress keeps the archive hold of its job, which is not counted as `is_held`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the ledger knows of a job: whether a batch has an owner (`is_owned`), which may still commit; whether a
-    process finishes or archives the job (`is_held`); whether a table or a batch of the HTTP API has rows of it
-    (`is_needed`); whether a deletion that keeps the files of the job has begun (`keeps_files`), after which the ledger
-    may not know its parts any more.
+    """State of a job in the ledger.
+
+    `has_parts`: a part was committed. `is_owned`: a batch has an owner, which may still commit. `is_held`: a reaper is
+    finishing or archiving the job. `is_needed`: a table or a batch of the HTTP API refers to its rows. `keeps_files`: a
+    deletion without `--output` has begun, so that `has_parts` may be false although parts exist.
     """
 
     state: JobState
@@ -46,36 +47,39 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a job cannot be replaced. `passes` says that this may be over in a moment."""
+    """The reason why a job cannot be replaced. `is_temporary`: it may no longer apply after a short wait."""
 
-    why: str
-    passes: bool = False
+    reason: str
+    is_temporary: bool = False
 
 
 def refusal(facts: Facts, tenant: str) -> Refusal | None:
-    """Return why a job of `tenant` cannot replace the job with these facts; None if it can."""
+    """Return the reason why a job of `tenant` cannot replace a job in this state; None if it can."""
     if facts.state not in (JobState.FAILED, JobState.CANCELLED):
         return Refusal(f"it is {facts.state}, neither failed nor cancelled")
     if facts.tenant != tenant:
         return Refusal("it is a job of another tenant")
     if facts.keeps_files:
-        return Refusal("it is being deleted without its files, which may have rows")
+        return Refusal("it is being deleted, and its files are kept")
     if facts.has_parts:
-        return Refusal("rows of it are in its output directory")
+        return Refusal("it has committed rows")
     if facts.is_archived:
         return Refusal("it is archived")
     if facts.is_needed:
-        return Refusal("a table or a batch of the HTTP API has rows of it")
+        return Refusal("a table or a batch of the HTTP API refers to its rows")
     if facts.is_owned:
-        return Refusal("a worker still holds batches of it", passes=True)
+        return Refusal("a worker still holds batches of it", is_temporary=True)
     if facts.is_held:
-        return Refusal("a reaper finishes or archives it, or waits to try that again", passes=True)
+        return Refusal(
+            "a reaper is finishing or archiving it, or will retry that within an hour",
+            is_temporary=True,
+        )
     if not facts.is_closed:
-        return Refusal("its files are not finished yet", passes=True)
+        return Refusal("its files are not finished yet", is_temporary=True)
     return None
 
 
 def facts(connection: Connection, job_id: int) -> Facts | None:
-    """Return the facts about a job now; None for no job."""
+    """Return the state of a job; None if there is no such job."""
     found = connection.execute(FACTS, {"id": job_id}).mappings().one_or_none()
     return None if found is None else Facts(**{**found, "state": JobState(found["state"])})
