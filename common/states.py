@@ -69,8 +69,7 @@ class Outcome(StrEnum):
 class ArchiveState(StrEnum):
     """Where the batches, attempts and row errors of a closed job are (`job_archives.state`).
 
-    Kept: in Postgres. In the other states the files count, and Postgres has some of the rows at most: leaving it, or
-    gone.
+    Kept: in Postgres. Leaving and archived: the files are authoritative, and Postgres has some of the rows or none.
     """
 
     KEPT = "kept"

@@ -29,8 +29,8 @@ from nightshift.producer.submit.intake import NOTHING, Appended
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a command took: an append, and changed files that it left as they are. `stopped` says that it ended the
-    watch of the input, `linked_twice` what the listing remarks.
+    """Result of an append command: the append, and the changed files, which it skipped. `stopped` says that it ended the
+    watch of the input; `linked_twice` is the remark of the listing.
     """
 
     appended: Appended
@@ -47,8 +47,7 @@ def take(
     *,
     last: bool = False,
 ) -> Taken:
-    """Append the new files among `uris`, or those of the job's own input without any. With `last` nobody looks at the
-    input after this.
+    """Append the new files among `uris`, or without any those of the job's own input. `last` ends the watch of the input.
 
     Raises BadInput for files that cannot be taken; then nothing is appended.
     """

@@ -209,7 +209,7 @@ def resolve(intake: Intake) -> None:
 
 
 def open_up(intake: Intake) -> None:
-    """Before the job grows, the copies of one that failed come back: its batches that had not run go on."""
+    """Refuse a job that cannot grow, and restore the input copies of a failed one, whose pending batches continue."""
     job = intake.grown.job
     growing.refuse(job)
     with intake.ledger.transaction() as connection:

@@ -101,8 +101,8 @@ class Inference:
         return self._run(loaded, runs)
 
     def _rounds(self, loaded: LoadedBatch) -> Rounds | None:
-        """Return the rounds of a batch whose rows share answers; None if each row has an outcome of its own, as
-        rows have that run again.
+        """Return the rounds of a batch whose rows share answers; None if every row is requested by itself, as in a
+        retry.
         """
         job, lease = loaded.job, loaded.batch.lease
         if lease.redo is not None or not job.spec.task.shares:

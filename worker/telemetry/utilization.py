@@ -1,6 +1,4 @@
-"""Where a child's time goes: what each stage took, and how full its engine was. A subscriber of the recorder, for
-metrics.
-"""
+"""Time per stage and engine occupancy of a child, as a subscriber of the recorder, for metrics."""
 
 import threading
 import time

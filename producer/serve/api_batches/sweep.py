@@ -1,5 +1,5 @@
-"""What nobody wants any more: bytes of files that were deleted, have expired or never came whole, and rows of webhooks
-that were delivered or given up long ago; jobs of batches whose results are gone.
+"""Garbage collection of the API: bytes of files that were deleted, expired or uploaded in part, old rows of webhooks, and
+jobs of batches whose results were deleted.
 """
 
 from collections.abc import Callable, Sequence

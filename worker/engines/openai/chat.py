@@ -38,7 +38,7 @@ class ChatCompletions(Endpoint):
     def __init__(
         self, task: GenerateTask, engine: OpenaiEngineSpec, resolved: Mapping[str, Any]
     ) -> None:
-        """`resolved` is what was fixed for the job; if nothing was, its answers are not parted from thoughts."""
+        """`resolved` has what the first load fixed for the job; without it, reasoning is not split from the answers."""
         self._task = task
         self._engine = engine
         self._longest = resolved.get("max_tokens") or task.sampling.max_tokens

@@ -155,7 +155,7 @@ class Split:
 
     @classmethod
     def of(cls, resolved: Mapping[str, Any], model: Thinking, task: GenerateTask) -> "Split":
-        """Return the split that is fixed for the job; if none is, its answers are not parted from thoughts."""
+        """Return the split that is fixed for the job; without one, reasoning stays in the answers."""
         name = resolved.get("thinking")
         known = {**BY_NAME, **({model.family.name: model.family} if model.family else {})}
         return cls(model, task, known.get(name) if name else None)
