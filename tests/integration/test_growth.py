@@ -260,7 +260,7 @@ def test_an_archived_job_does_not_grow(site: Grown) -> None:
     retention.archive_due(site.ledger, Settings(retention_days=30), threading.Event())
     assert site.ask("SELECT count(*) FROM batches") == [(0,)]
     site.come(("b.parquet", 5))
-    refused = r"is archived \(NIGHTSHIFT_RETENTION_DAYS\).* --new and another output directory"
+    refused = r"was archived \(NIGHTSHIFT_RETENTION_DAYS\).* --new and another output directory"
     with pytest.raises(BadInput, match=refused):
         site.append()
     with pytest.raises(BadInput, match=refused):
