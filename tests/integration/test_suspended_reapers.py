@@ -255,6 +255,7 @@ def test_a_file_of_the_archive_that_is_about_to_get_its_name(
 def test_a_part_that_a_worker_has_replaced_and_is_about_to_delete(
     site: Grown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also if the next job, of another ledger, has a live part of that name."""
     submitted(site)
     site.run(moody(3))
     assert site.retry()
@@ -270,6 +271,8 @@ def test_a_part_that_a_worker_has_replaced_and_is_about_to_delete(
         the_next_job(site)
         assert parts()
         assert not parts() & before, "no name of a part is given twice"
+        for name in before:
+            (site.folder / "out" / name).write_text("live")
         taken.append(snapshot(site))
 
     reached = suspend_at(site, monkeypatch, Moment.MOVED, meanwhile)

@@ -155,8 +155,8 @@ class Publisher:
                 self._delete_replaced(lease.job_id, final(uri, lease.kept_part))
 
     def _delete_replaced(self, job_id: int, uri: str) -> None:
-        """Deletes the part that a new one has replaced, unless the job was deleted meanwhile: the next job in the
-        directory may have a part of that name.
+        """Delete the part that a new one replaced, unless the job was deleted meanwhile: then the directory may belong to
+        a job of another ledger, with a part of the same name.
         """
         with self._child.ledger.transaction() as connection:
             is_known = jobs.get(connection, job_id) is not None
