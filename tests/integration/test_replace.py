@@ -178,9 +178,10 @@ def test_parts_stay_that_a_deletion_without_the_files_left(
 
     with ledger.transaction() as connection:
         job = jobs.find(connection, str(first))
-    monkeypatch.setattr(deletions, "end", stop)
-    with pytest.raises(KeyboardInterrupt):
-        deletion.delete(ledger, job, SETTINGS, output=False)
+    with monkeypatch.context() as cut_off:
+        cut_off.setattr(deletions, "end", stop)
+        with pytest.raises(KeyboardInterrupt):
+            deletion.delete(ledger, job, SETTINGS, output=False)
     assert not world.ask("SELECT FROM batches WHERE job_id = %s", first)
     refused(ledger, folder, "it is being deleted, and its files are kept")
 

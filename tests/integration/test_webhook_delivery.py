@@ -232,6 +232,23 @@ def test_two_reapers_at_once_send_each_event_once(
     assert all(row.sent for row in sender.rows())
 
 
+def test_an_event_that_is_being_sent_is_not_sent_by_another_reaper(
+    sender: Sender, second_ledger: Callable[[], Ledger], listen: Listen
+) -> None:
+    other, found = second_ledger(), []
+
+    def meanwhile(connection: socket.socket) -> None:
+        found.append(send_webhooks.send_once(other, sender.settings))
+        connection.sendall(TAKEN)
+
+    receiver = listen(meanwhile)
+    sender.tell(receiver.url)
+    sender.end(sender.batch())
+    assert sender.send()
+    assert len(receiver.ids) == 1
+    assert [bool(each) for each in found] == [False]
+
+
 def test_an_address_that_is_removed_hears_of_nothing_more(sender: Sender, listen: Listen) -> None:
     receiver = listen(TAKEN)
     sender.tell(receiver.url)
