@@ -62,13 +62,14 @@ class Folder:
         found: list[dict[str, Any]] = json.loads(self.say("explain", job, "--json"))["reasons"]
         return found
 
-    def advised(self, job: str, kind: str) -> str:
-        """The command that `explain` gives for a reason of this kind, once there is one."""
+    def advised(self, job: str, kind: str, beginning: str = "") -> str:
+        """The command that `explain` gives for a reason of this kind, once there is one that begins so."""
 
-        def look() -> Any:
-            return next((r for r in self.reasons(job) if r["kind"] == kind), None)
+        def look() -> str | None:
+            commands = (r["command"] or "" for r in self.reasons(job) if r["kind"] == kind)
+            return next((each for each in commands if each.startswith(beginning)), None)
 
-        return str(wait_until(look, what=f"{kind} of {job}")["command"])
+        return str(wait_until(look, what=f"{kind} of {job}"))
 
     def follow(self, command: str, job: str) -> None:
         """Types a command; SPEC is the spec of the job."""
@@ -224,7 +225,8 @@ def test_under_serve_a_job_in_a_pool_without_workers_moves_by_what_every_door_sa
     folder, door = serving
     door.serve()
     folder.say("submit", folder.spec("far", pool="gpus"))
-    command = folder.advised("far", "no_worker")
+    # Another command is advised until the worker of the other pool has started.
+    command = folder.advised("far", "no_worker", "nightshift set")
     at = f"http://127.0.0.1:{door.port}"
     by_api = httpx.get(f"{at}/api/jobs/1/explain", timeout=CLIENT_SECONDS).json()["reasons"]
     assert command in [each["command"] for each in by_api]
