@@ -49,8 +49,8 @@ def run(
     look at this machine shows (`before_servers`).
 
     0 every row has an answer, 1 finished with row errors, 3 failed, paused, cancelled, or stopped
-    after the pilot. `new` and `adopt` are those of the submit; `replace` deletes a failed or cancelled job first. After a pilot of `pilot_rows`
-    somebody is asked, unless it is `agreed` to run the rest. `results` is where the lines of an OpenAI batch go. `beside` goes on while
+    after the pilot. `new` and `adopt` are those of the submit; `replace` deletes a failed or cancelled job first. After
+    a pilot of `pilot_rows` somebody is asked, unless it is `agreed` to run the rest. `results` is where the lines of an OpenAI batch go. `beside` goes on while
     the job runs. The worker appends its times to `profile`, and the steps are printed at the end. `slots` engines
     work at once. Raises BadInput when the spec, the input, `results` or the home folder cannot be used.
     """

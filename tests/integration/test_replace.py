@@ -165,6 +165,39 @@ def test_a_job_with_a_row_stays(world: World, ledger: Ledger, folder: Path) -> N
     assert "--replace" not in str(other.value)
 
 
+def test_a_job_whose_batches_are_dead_is_replaced_with_its_error_parts(
+    world: World, ledger: Ledger, folder: Path
+) -> None:
+    first = known(world, folder, put(ledger, folder, "lenght").job_id, "lenght")
+    for lease in [world.lease(first) for _ in range(3)]:
+        world.fail(lease, permanent=True, most=1)
+    finish(ledger, first, SETTINGS)
+    assert world.run(jobs.get, first).state is JobState.FAILED
+    before = {path.name for path in (folder / "out").glob("part-*")}
+    assert len(before) == 3, "error parts, which no attempt committed"
+    with pytest.raises(BadInput, match="with `--replace`"):
+        put(ledger, folder, "length")
+    gone, done = replaced(ledger, folder, "length")
+    assert (gone, done.is_new) == (first, True)
+    assert not list((folder / "out").glob("part-*"))
+
+
+def test_a_job_whose_dead_batch_had_answers_stays(
+    world: World, ledger: Ledger, folder: Path
+) -> None:
+    first = known(world, folder, put(ledger, folder, "lenght").job_id, "lenght")
+    world.commit(world.lease(first), [0])
+    for lease in [world.lease(first) for _ in range(2)]:
+        world.fail(lease, permanent=True, most=1)
+    assert world.finish(first) is JobState.FAILED
+    world.retry(first, dead=True)
+    for lease in [world.lease(first) for _ in range(3)]:
+        world.fail(lease, permanent=True, most=1)
+    assert world.finish(first) is JobState.FAILED
+    assert world.ask("SELECT DISTINCT state FROM batches WHERE job_id = %s", first) == [("dead",)]
+    refused(ledger, folder, "it has committed rows")
+
+
 def test_parts_stay_that_a_deletion_without_the_files_left(
     world: World, ledger: Ledger, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,10 @@ from nightshift.common.states import JobState
 FACTS = text(f"""
     SELECT j.state, j.tenant, j.closed_at IS NOT NULL AS is_closed,
            j.archived_at IS NOT NULL AS is_archived,
-           EXISTS (SELECT FROM batches b WHERE b.job_id = j.id AND b.part_name IS NOT NULL) AS has_parts,
+           -- The part of a dead batch may be its error part, which no attempt committed.
+           EXISTS (SELECT FROM batches b WHERE b.job_id = j.id AND b.part_name IS NOT NULL AND b.state <> 'dead')
+               OR EXISTS (SELECT FROM attempts a WHERE a.job_id = j.id AND a.outcome IN ('done', 'split'))
+               AS has_parts,
            EXISTS (SELECT FROM batches b WHERE b.job_id = j.id AND b.owner IS NOT NULL
                    AND b.state IN ('pending', 'queued', 'leased')) AS is_owned,
            NOT EXISTS (SELECT FROM deletions d WHERE d.job_id = j.id)
@@ -22,16 +25,19 @@ FACTS = text(f"""
                OR EXISTS (SELECT FROM api_batches p WHERE p.job_id = j.id) AS is_needed
     FROM jobs j WHERE j.id = :id
 """)
-"""The state of a job that `refusal` needs. A deletion in progress keeps the archive hold of its job, which is not counted as `is_held`."""
+"""The state of a job that `refusal` needs. A deletion in progress keeps the archive hold of its job, which is not
+counted as `is_held`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """State of a job in the ledger.
 
-    `has_parts`: a part was committed. `is_owned`: a batch has an owner, which may still commit. `is_held`: a reaper is
-    finishing or archiving the job. `is_needed`: a table or a batch of the HTTP API refers to its rows. `keeps_files`: a
-    deletion without `--output` has begun, so that `has_parts` may be false although parts exist.
+    `has_parts`: an attempt committed a part; error parts of dead batches do not count. `is_owned`: a batch has an owner,
+    which may still commit. `is_held`: a reaper is finishing or archiving the job. `is_needed`: a table or a batch of
+    the HTTP API refers to its rows. `keeps_files`: a deletion without `--output` has begun, so that `has_parts` may be
+    false although parts exist.
     """
 
     state: JobState
