@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from decimal import Decimal
-from typing import Any
 from typing import Literal as OneOf
 
 Operator = OneOf["=", "<>", "<", "<=", ">", ">="]
@@ -12,6 +11,9 @@ MIRRORED: dict[Operator, Operator] = {
     "=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<=",
 }  # fmt: skip
 """What a comparison is with its sides exchanged."""
+
+DECIMAL_DIGITS = 38
+"""Most digits of DuckDB's DECIMAL."""
 
 Kind = OneOf["text", "number", "boolean", "null", "date", "timestamp", "timestamptz", "time"]
 
@@ -40,6 +42,14 @@ class Constant:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.value}" if self.value is not None else "NULL"
+
+
+def number_literal(number: Decimal) -> str:
+    """Return a number as DuckDB's literal: without an exponent, which is a DECIMAL or an integer, if it has at most
+    DECIMAL_DIGITS digits, else a DOUBLE with an exponent.
+    """
+    plain = f"{number:f}"
+    return plain if sum(map(str.isdigit, plain)) <= DECIMAL_DIGITS else f"{number:E}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,32 +102,37 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """True of what is false, null of null. `of` is as it was read, or typed, as in `And` and `Or`."""
+    """True of what is false, null of null."""
 
-    of: Any
+    of: "Condition"
 
 
 @dataclass(frozen=True, slots=True)
 class And:
     """True where all are, false where one is."""
 
-    of: tuple[Any, ...]
+    of: tuple["Condition", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
     """True where one is, false where all are."""
 
-    of: tuple[Any, ...]
+    of: tuple["Condition", ...]
 
 
 Condition = Compare | In | Like | Holds | IsNull | Fixed | Not | And | Or
 """As it was read."""
 
 
-def columns(condition: object) -> list[str]:
-    """The columns of the input that a condition, typed or not, reads; each once."""
-    return list(dict.fromkeys(column.name for column in _columns(condition)))
+def columns(condition: Condition) -> list[str]:
+    """Return the columns of the input that a condition reads, each once."""
+    return list(dict.fromkeys(column.name for column in column_paths(condition)))
+
+
+def column_paths(condition: Condition) -> list[Column]:
+    """Return the columns and fields that a condition reads, each once."""
+    return list(dict.fromkeys(_columns(condition)))
 
 
 def _columns(node: object) -> Iterator[Column]:

@@ -35,6 +35,17 @@ MOST_CHARACTERS = 100_000
 MOST_DEPTH = 100
 """Deepest nesting of a condition."""
 
+SESSION: Mapping[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "python_enable_replacements": False,
+    "max_expression_depth": 10 * MOST_DEPTH,
+    "memory_limit": "1GB",
+    "threads": 1,
+}
+"""Configuration of a DuckDB that reads the values that it is given, and nothing else."""
+
 QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
 """Texts and names in quotes."""
 
@@ -138,19 +149,12 @@ def _serialized(*texts: str) -> list[str]:
     # Workers and servers read specs all the time, and conditions seldom.
     import duckdb
 
-    options: dict[str, str | bool | int | float | list[str]] = {
-        "enable_external_access": False,
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-        "max_expression_depth": 10 * MOST_DEPTH,
-        "threads": 1,
-    }
     statement = (
         "SELECT json_serialize_sql(CAST(? AS VARCHAR), skip_default := true, skip_null := true, "
         "skip_empty := true)"
     )
     try:
-        with duckdb.connect(config=options) as connection:
+        with duckdb.connect(config=dict(SESSION)) as connection:
             connection.execute("SET lock_configuration = true")
             given = [[f"SELECT 1 FROM t WHERE {text}"] for text in texts]
             found = [connection.execute(statement, each).fetchone() for each in given]
@@ -297,6 +301,8 @@ def _like(node: Mapping[str, Any]) -> Condition:
     pattern, escape = (str(each.value) for each in [*found, Constant("text", "")][:2])
     if len(escape) > 1:
         raise Refused("has ESCAPE with more than one character")
+    if escape and re.sub(re.escape(escape) + ".", "", pattern, flags=re.DOTALL).endswith(escape):
+        raise Refused(f"has the pattern {pattern[:60]!r}, which ends in its escape character")
     like = Like(_column(column, "LIKE"), pattern, escape, ignores_case)
     return Not(like) if negated else like
 

@@ -23,6 +23,8 @@ from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.submit.arrange.sample import sharing_sample
 from nightshift.producer.submit.planning import planner
 from nightshift.producer.submit.planning.planner import Plan
+from tests.support.conditions import CONDITIONS as RANDOM_CONDITIONS
+from tests.support.conditions import ROWS, table_of_rows
 
 
 def spec_of(folder: Path, where: str, **of_input) -> JobSpec:
@@ -344,3 +346,92 @@ def test_a_file_that_changes_while_it_is_looked_through_is_refused(tmp_path, mon
     monkeypatch.setattr(planner.Filter, "match_all", late)
     with pytest.raises(BadInput, match="submit again"):
         planned(spec_of(tmp_path, "stars = 1"))
+
+
+def _by_pyarrow(table: pa.Table, path: Path, size: int) -> None:
+    pq.write_table(table, path, row_group_size=size)
+
+
+def _without_statistics(table: pa.Table, path: Path, size: int) -> None:
+    pq.write_table(table, path, row_group_size=size, write_statistics=False)
+
+
+def _with_some_statistics(table: pa.Table, path: Path, size: int) -> None:
+    encoded = [name for name in table.column_names if name not in ("f", "m", "z")]
+    pq.write_table(
+        table, path, row_group_size=size, write_statistics=["i", "s"], use_dictionary=encoded
+    )
+
+
+def _by_duckdb(table: pa.Table, path: Path, size: int) -> None:
+    with duckdb.connect() as connection:
+        connection.register("given", table)
+        connection.execute(f"COPY given TO '{path}' (FORMAT parquet, ROW_GROUP_SIZE {2048 * size})")
+
+
+def _by_polars(table: pa.Table, path: Path, size: int) -> None:
+    import polars
+
+    polars.from_arrow(table).write_parquet(path, row_group_size=size, statistics="full")
+
+
+def _with_cut_statistics(table: pa.Table, path: Path, size: int) -> None:
+    """By arrow-rs, which cuts the greatest and the least text of a group."""
+    import deltalake
+
+    properties = deltalake.WriterProperties(max_row_group_size=size, statistics_truncate_length=4)
+    folder = path.with_suffix(".table")
+    deltalake.write_deltalake(folder, table, writer_properties=properties)
+    (file,) = folder.rglob("*.parquet")
+    file.rename(path)
+
+
+WRITERS = [
+    _by_pyarrow,
+    _without_statistics,
+    _with_some_statistics,
+    _by_duckdb,
+    _by_polars,
+    _with_cut_statistics,
+]
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+@given(
+    where=RANDOM_CONDITIONS,
+    files=st.lists(
+        st.tuples(ROWS, st.sampled_from(WRITERS), st.integers(1, 3)), min_size=1, max_size=3
+    ),
+)
+def test_the_rows_of_a_plan_are_those_of_duckdb_over_the_whole_dataset(
+    tmp_path_factory, where, files
+):
+    folder = tmp_path_factory.mktemp("where")
+    (folder / "in").mkdir()
+    tables = []
+    for number, (rows, writer, size) in enumerate(files):
+        ordered = sorted(rows, key=lambda row: (row["s"] or "", row["i"] or 0))
+        tables.append(table_of_rows(ordered))
+        writer(tables[-1], folder / "in" / f"{number}.parquet", size)
+    whole = pa.concat_tables(tables)
+    whole = whole.append_column("id", pa.array(range(len(whole)), pa.int64()))
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("whole", whole)
+        query = f"SELECT id FROM whole WHERE {where} ORDER BY id"
+        expected = [row[0] for row in connection.execute(query).fetchall()]
+    spec = spec_of(folder, where, id=None)
+    plan = planned(spec, columns=["s"], may_be_empty=True)
+    assert [index for batch in plan.batches() for index in batch.rows] == expected
+    assert plan.left_out == len(whole) - len(expected)
+
+
+def test_a_column_of_another_type_in_one_file_is_refused(tmp_path):
+    write(tmp_path / "in" / "a.parquet", table_of(0, 10))
+    other = table_of(10, 10).set_column(2, "stars", pa.array(["x"] * 10))
+    write(tmp_path / "in" / "b.parquet", other)
+    with pytest.raises(BadInput, match="stars"):
+        planned(spec_of(tmp_path, "stars > 3"))

@@ -24,10 +24,9 @@ from nightshift.common.formats.parquet.read import footer_of
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import InputSpec
 from nightshift.common.storage import FileInfo
-from nightshift.common.where.condition import Column, Condition, columns
-from nightshift.producer.submit.planning.where import evaluate, prune, statistics
-from nightshift.producer.submit.planning.where.prune import Facts
-from nightshift.producer.submit.planning.where.typed import Typed, typed
+from nightshift.common.where.condition import Condition, columns
+from nightshift.producer.submit.planning.where import row_groups
+from nightshift.producer.submit.planning.where.evaluate import Evaluator
 
 READ_ROWS = 65_536
 READ_BYTES = 16 * 2**20
@@ -121,11 +120,11 @@ class Filter:
         if not filled:
             return
         types, bounds = self._types(looked), reading.current()
-        condition = typed(self._condition, types)
+        evaluator = Evaluator(self._condition, types)
 
         def match(file: Looked) -> Matching:
             with reading.held_to(bounds):  # in a thread of its own, too
-                return self._match(file, condition, types, None)
+                return self._match(file, evaluator, types, None)
 
         with ThreadPoolExecutor(min(THREADS, len(filled))) as threads:
             found = threads.map(storage.carried(match), filled)
@@ -139,14 +138,15 @@ class Filter:
         if not file.found.rows:
             return 0
         types = self._types(looked)
-        found = self._match(file, typed(self._condition, types), types, limit)
+        found = self._match(file, Evaluator(self._condition, types), types, limit)
         self.matched[file.info.uri] = found
         return found.taken
 
     def _match(
-        self, file: Looked, condition: Typed, types: pa.Schema, limit: int | None
+        self, file: Looked, evaluator: Evaluator, types: pa.Schema, limit: int | None
     ) -> Matching:
-        return match(self._spec_input, file, condition, types, self._wanted, limit, self._decoding)
+        rows = _Rows(self._spec_input, file, self._condition, evaluator, types, self._decoding)
+        return match(rows, file.found, self._wanted, limit)
 
     def _types(self, looked: Sequence[Looked]) -> pa.Schema:
         """The types that the values of the condition have. A column of JSON lines that had no value so far has
@@ -163,24 +163,15 @@ class Filter:
         )
 
 
-def match(
-    spec_input: InputSpec,
-    file: Looked,
-    condition: Typed,
-    schema: pa.Schema,
-    wanted: Wanted,
-    limit: int | None,
-    decoding: reading.Decoding | None,
-) -> Matching:
-    """The rows of a file that match, at most `limit`; `schema` has the types for which the condition was typed.
+def match(rows: "_Rows", found: Examined, wanted: Wanted, limit: int | None) -> Matching:
+    """Return the rows of a file that match, at most `limit`.
 
-    Raises BadInput for a file that is not as it was looked at, or has another type in a column of the
-    condition; StorageUnavailable.
+    Raises BadInput for a file that changed since it was examined, or has another type in a column of the condition;
+    StorageUnavailable.
     """
-    rows = _Rows(spec_input, file, condition, schema, ReadCache(CACHE_BYTES, decoding))
     try:
-        if file.found.scan is not None:
-            return _lines(rows, file.found, wanted, limit)
+        if found.scan is not None:
+            return _lines(rows, found, wanted, limit)
         return _groups(rows, wanted, limit)
     except SourceChanged as error:
         raise BadInput(f"{error}, while it was planned: submit again") from error
@@ -195,18 +186,20 @@ class _Rows:
         self,
         spec_input: InputSpec,
         file: Looked,
-        condition: Typed,
+        condition: Condition,
+        evaluator: Evaluator,
         schema: pa.Schema,
-        cache: ReadCache,
+        decoding: reading.Decoding | None,
     ) -> None:
-        self.source, self.cache = file.source, cache
-        self._condition, self._schema = condition, schema
+        """`schema` has the types of the whole dataset, which `evaluator` compares."""
+        self.source, self.cache = file.source, ReadCache(CACHE_BYTES, decoding)
+        self.condition, self._evaluator, self._schema = condition, evaluator, schema
         self._path = hive.columns(spec_input, file.info.uri)
         self._columns = columns(condition)
         self.in_file = [name for name in self._columns if name not in self._path]
 
     def taken(self, rows: tuple[int, int], locator: Locator | None = None) -> Numbers:
-        """The numbers of those that match, of the rows from one to before another."""
+        """Return the numbers of those rows that match, from the first of `rows` to before the second."""
         reading.current().check()
         first, stop = rows
         if not self.in_file:
@@ -226,34 +219,22 @@ class _Rows:
 
     def _holds(self, table: pa.Table) -> NDArray[np.bool_]:
         names = self._columns
-        rows = table.num_rows
         if self._path or not names:
             names = names or table.column_names
-            table = hive.with_path_columns(table, rows, self._path, names, self._schema)
-        said = evaluate.holds(self._condition, table)
-        return np.asarray(said.to_numpy(zero_copy_only=False), np.bool_)
+            table = hive.with_path_columns(table, table.num_rows, self._path, names, self._schema)
+        return self._evaluator.holds(table)
 
-    def can_match(self, known: Callable[[Column], Facts | None]) -> bool:
-        """Whether a row can match by what is known of columns in the file, and by the path."""
+    def of_path(self) -> dict[str, pa.Scalar]:
+        """Return the columns of the condition that have one value in all rows of the file, by its path."""
+        return {
+            name: pa.scalar(self._path[name]).cast(self.type_of(name))
+            for name in self._columns
+            if name in self._path
+        }
 
-        def facts(column: Column) -> Facts | None:
-            return known(column) if column.name in self.in_file else self._of_path(column)
-
-        return prune.can_match(self._condition, facts)
-
-    def _of_path(self, column: Column) -> Facts:
-        """A column of the path has one value in all rows of the file."""
-        text = self._path[column.name]
-        if text is None:
-            return Facts(1, 1)
-        value = pa.scalar(text).cast(self.type_of(column)).as_py()
-        if isinstance(value, str):
-            value = value.encode()
-        return Facts(1, 0, value, value) if isinstance(value, bytes | int) else Facts(1, 0)
-
-    def type_of(self, column: Column) -> pa.DataType:
-        """The type for which the condition was typed."""
-        return self._schema.field(column.name).type
+    def type_of(self, name: str) -> pa.DataType:
+        """Return the type of a column in the whole dataset."""
+        return self._schema.field(name).type
 
 
 def _groups(rows: _Rows, wanted: Wanted, limit: int | None) -> Matching:
@@ -263,22 +244,21 @@ def _groups(rows: _Rows, wanted: Wanted, limit: int | None) -> Matching:
     says_types = FORMATS[source.format].says_types
     if says_types:
         for name in rows.in_file:
-            _check_type(source.uri, footer.schema.field(name), rows.type_of(Column((name,))))
+            _check_type(source.uri, footer.schema.field(name), rows.type_of(name))
     cutter = _Cutter(wanted.batch_rows, wanted.batch_bytes, limit)
     at_once = parquet.group_sizes(
         source.uri, footer, rows.in_file, source.rows, (READ_ROWS, READ_BYTES)
     )
     batch = (wanted.batch_rows, wanted.batch_bytes)
     sizes = parquet.group_sizes(source.uri, footer, wanted.sized, source.rows, batch)
-    for group, ((count, read_bytes), (_, size)) in enumerate(zip(at_once, sizes, strict=True)):
+    groups = list(zip(at_once, sizes, strict=True))
+    possible: Sequence[int] = range(len(groups))
+    if says_types:  # the texts of a copy have another order
+        possible = row_groups.matching(rows.condition, footer.metadata, rows.of_path())
+    for group in possible:
+        (count, read_bytes), (_, size) = groups[group]
         start = footer.starts[group]
-
-        def known(column: Column, group: int = group) -> Facts | None:
-            if not says_types:
-                return None  # a copy has texts, whose order is another one
-            return statistics.facts(footer, group, column, rows.type_of(column))
-
-        if not count or not rows.can_match(known):
+        if not count:
             continue
         step = max(1, min(READ_ROWS, READ_BYTES * count // max(1, read_bytes)))
         for first in range(start, start + count, step):

@@ -1,1 +1,1 @@
-"""A condition on rows over the columns of a plan: typed, evaluated, held against the statistics of row groups."""
+"""`input.where` over the columns of a plan: type checks, evaluation by DuckDB, row groups that cannot match."""

@@ -1,115 +1,138 @@
-"""A typed condition over rows, in SQL's three-valued logic."""
+"""Evaluation of a condition by DuckDB. Only the parsed tree is run, printed back as SQL: never the user's text."""
 
-from functools import reduce
-from typing import TypeAlias, assert_never
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import assert_never
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from nightshift.common.where.condition import And, Column, Fixed, Holds, IsNull, Not, Operator, Or
-from nightshift.producer.submit.planning.where.typed import (
-    Known,
-    Matches,
-    Member,
-    Order,
-    Sides,
-    Typed,
-    axis,
+from nightshift.common.errors import BadInput
+from nightshift.common.where.condition import (
+    And,
+    Column,
+    Compare,
+    Condition,
+    Constant,
+    Fixed,
+    Holds,
+    In,
+    IsNull,
+    Kind,
+    Like,
+    Not,
+    Or,
+    column_paths,
+    number_literal,
 )
+from nightshift.common.where.parse import SESSION
+from nightshift.producer.submit.planning.where.column_types import check, is_comparable
 
-Answers: TypeAlias = pa.Array | pa.ChunkedArray
-"""True, false or null of each row."""
-
-
-def holds(condition: Typed, table: pa.Table) -> Answers:
-    """True for the rows of a table that a condition takes: where it is neither false nor null."""
-    return pc.fill_null(answers(condition, table), False)
-
-
-def answers(condition: Typed, table: pa.Table) -> Answers:
-    """What a condition says of each row of a table, which has its columns in the types that it was typed for."""
-    match condition:
-        case And(parts):
-            return reduce(pc.and_kleene, (answers(each, table) for each in parts))
-        case Or(parts):
-            return reduce(pc.or_kleene, (answers(each, table) for each in parts))
-        case Not(of):
-            return pc.invert(answers(of, table))
-        case Fixed(value):
-            return pa.repeat(pa.scalar(value, pa.bool_()), table.num_rows)
-        case IsNull(column):
-            return pc.is_null(_values(column, table))
-        case Holds(column):
-            return _values(column, table)
-        case Known(column, value):
-            said = pa.scalar(value, pa.bool_())
-            return pc.if_else(
-                pc.is_valid(_values(column, table)), said, pa.scalar(None, pa.bool_())
-            )
-        case Order(column, operator, scalar):
-            return _compared(_on_axis(_values(column, table)), operator, scalar)
-        case Sides(left, operator, right):
-            one, other = (_on_axis(_values(each, table)) for each in (left, right))
-            return _compared(one, operator, other)
-        case Member():
-            return _is_member(_on_axis(_values(condition.column, table)), condition)
-        case Matches(column, pattern, _, ignores_case):
-            texts = _values(column, table)
-            texts = pc.utf8_lower(texts) if ignores_case else texts
-            return pc.match_substring_regex(texts, pattern)
-    assert_never(condition)
+CAST_NAMES: Mapping[Kind, str] = {
+    "date": "DATE",
+    "timestamp": "TIMESTAMP",
+    "timestamptz": "TIMESTAMPTZ",
+}
+"""Constants that are printed with a cast. A time of day is printed as a text, which takes the unit of the column."""
 
 
-def _is_member(values: pa.ChunkedArray, condition: Member) -> Answers:
-    is_in = pc.is_in(values, condition.values)
-    if condition.has_null:
-        return pc.if_else(is_in, pa.scalar(True), pa.scalar(None, pa.bool_()))
-    return pc.if_else(pc.is_valid(values), is_in, pa.scalar(None, pa.bool_()))
+class Evaluator:
+    """A condition over rows with the types of `schema`. Threads may share one."""
+
+    def __init__(self, condition: Condition, schema: pa.Schema) -> None:
+        """Raise BadInput if the condition does not fit the schema."""
+        import duckdb  # most plans have no condition
+
+        check(condition, schema)
+        self._columns = column_paths(condition)
+        # Generated names: DuckDB compares identifiers without case.
+        names = {column: f"c{number}" for number, column in enumerate(self._columns)}
+        self._sql = f"SELECT {_printed(condition, names)} AS answer FROM given"
+        self._database = duckdb.connect(config=dict(SESSION))
+        self._database.execute("SET TimeZone = 'UTC'; SET lock_configuration = true")
+        # A constant that DuckDB cannot convert fails here, at one row of nulls, not at the first row of the input.
+        used = [field for field in schema if field.name in {each.name for each in self._columns}]
+        self.answers(pa.table([pa.nulls(1, field.type) for field in used], pa.schema(used)))
+
+    def holds(self, table: pa.Table) -> NDArray[np.bool_]:
+        """Return True for each row of `table` for which the condition is true: neither false nor null."""
+        answers = self.answers(table)
+        return np.asarray(pc.fill_null(answers, False).to_numpy(zero_copy_only=False), np.bool_)
+
+    def answers(self, table: pa.Table) -> pa.ChunkedArray:
+        """Return true, false or null for each row of `table`, which has the columns of the condition.
+
+        Raises BadInput for a value that DuckDB cannot compare.
+        """
+        import duckdb
+
+        values = [_values(column, table) for column in self._columns]
+        rows = pa.table(
+            [*values, pa.nulls(table.num_rows)], [*(f"c{at}" for at in range(len(values))), "rows"]
+        )
+        try:
+            with self._database.cursor() as cursor:
+                cursor.register("given", rows)
+                return cursor.sql(self._sql).to_arrow_table().column("answer").cast(pa.bool_())
+        except duckdb.Error as error:
+            first_line = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+            raise BadInput(f"input.where cannot be evaluated: {first_line}") from error
 
 
 def _values(column: Column, table: pa.Table) -> pa.ChunkedArray:
+    """Return the values of a column or of a field inside it, of a type that DuckDB has."""
     values = table.column(column.name)
-    for step in column.path[1:]:
+    for name in column.path[1:]:
         if pa.types.is_null(values.type):
             break
-        values = pc.struct_field(values, [step])
-    return values
+        values = pc.struct_field(values, [name])
+    if pa.types.is_float16(values.type):
+        return values.cast(pa.float32())
+    if is_comparable(values.type) or pa.types.is_null(values.type):
+        return values
+    return pc.if_else(pc.is_valid(values), True, pa.scalar(None, pa.bool_()))  # for IS NULL
 
 
-def _on_axis(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    target = axis(values.type)
-    return values if target == values.type else values.cast(target)
+def _printed(condition: Condition, names: Mapping[Column, str]) -> str:
+    match condition:
+        case And(parts) | Or(parts):
+            word = " AND " if isinstance(condition, And) else " OR "
+            return "(" + word.join(_printed(part, names) for part in parts) + ")"
+        case Not(of):
+            return f"(NOT {_printed(of, names)})"
+        case Fixed(value):
+            return "CAST(NULL AS BOOLEAN)" if value is None else str(value).upper()
+        case IsNull(column):
+            return f"({names[column]} IS NULL)"
+        case Holds(column):
+            return names[column]
+        case Like(column, pattern, escape, ignores_case):
+            word = "ILIKE" if ignores_case else "LIKE"
+            ending = f" ESCAPE {_quoted(escape)}" if escape else ""
+            return f"({names[column]} {word} {_quoted(pattern)}{ending})"
+        case In(column, values):
+            return f"({names[column]} IN ({', '.join(map(_constant, values))}))"
+        case Compare(left, operator, right):
+            other = names[right] if isinstance(right, Column) else _constant(right)
+            return f"({names[left]} {operator} {other})"
+    assert_never(condition)
 
 
-def _compared(
-    left: pa.ChunkedArray, operator: Operator, right: pa.ChunkedArray | pa.Scalar
-) -> Answers:
-    """NaN is equal to itself and greater than every other number, as in Postgres and DuckDB."""
-    match operator:
-        case "=":
-            return _equal(left, right)
-        case "<>":
-            return pc.invert(_equal(left, right))
-        case "<":
-            return _less(left, right)
-        case ">=":
-            return pc.invert(_less(left, right))
-        case ">":
-            return _less(right, left)
-        case "<=":
-            return pc.invert(_less(right, left))
-    assert_never(operator)
+def _constant(constant: Constant) -> str:
+    match constant.kind:
+        case "null":
+            return "NULL"
+        case "boolean":
+            return str(constant.value).upper()
+        case "number":
+            assert isinstance(constant.value, Decimal)
+            return f"({number_literal(constant.value)})"
+        case kind if kind in CAST_NAMES:
+            return f"CAST({_quoted(str(constant.value))} AS {CAST_NAMES[kind]})"
+    return _quoted(str(constant.value))
 
 
-def _equal(left: pa.ChunkedArray | pa.Scalar, right: pa.ChunkedArray | pa.Scalar) -> Answers:
-    found = pc.equal(left, right)
-    if not pa.types.is_floating(left.type):
-        return found
-    return pc.or_(found, pc.and_(pc.is_nan(left), pc.is_nan(right)))
-
-
-def _less(left: pa.ChunkedArray | pa.Scalar, right: pa.ChunkedArray | pa.Scalar) -> Answers:
-    found = pc.less(left, right)
-    if not pa.types.is_floating(left.type):
-        return found
-    return pc.or_(found, pc.and_(pc.invert(pc.is_nan(left)), pc.is_nan(right)))
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
