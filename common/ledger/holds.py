@@ -16,14 +16,13 @@ from nightshift.common.ledger.connection import Connection
 
 class Kind(StrEnum):
     """What is held: files of a job that is over, the rows of a closed job on their way to or from its
-    archive, a look at the input of a job, a batch of the OpenAI API, what is told of where jobs stand.
+    archive, a look at the input of a job, a batch of the OpenAI API.
     """
 
     FINISH = "finish"
     ARCHIVE = "archive"
     LOOK = "look"
     API_BATCH = "api_batch"
-    STANDINGS = "standings"
 
 
 SECONDS: Mapping[Kind, float] = {
@@ -32,8 +31,6 @@ SECONDS: Mapping[Kind, float] = {
     Kind.ARCHIVE: 600.0,
     Kind.LOOK: 60.0,
     Kind.API_BATCH: 60.0,
-    # As long as a reaper may be silent before it counts as gone.
-    Kind.STANDINGS: 30.0,
 }
 """How long a holder has the subject to itself before it must say so again."""
 

@@ -264,7 +264,6 @@ REAPER_DUTY_FAILURES = CounterMetric(
             "archive_due",
             "commit_tables",
             "remove_replaced",
-            "tell_standings",
             "validate",
             "expire",
             "finalize",

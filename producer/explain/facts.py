@@ -80,6 +80,9 @@ def _own(row: Row, children: int, reaper_seconds: float | None, here: Here, tena
         is_archived=row["is_archived"],
         age_seconds=row["age_seconds"],
         finished_seconds=row["finished_seconds"],
+        read_at=row["read_at"],
+        state_since=row["state_since"],
+        moved_at=row["moved_at"],
         here=here,
         rows_total=row["rows_total"],
         rows_over=row["rows_done"] + row["rows_failed"],
@@ -129,16 +132,19 @@ def _with_slots(connection: Connection, found: Found) -> dict[int, Facts]:
     slots: dict[str, list[SlotFact]] = {}
     for row in job_facts.slots(connection, {each.pool for each in waiting}):
         slots.setdefault(row["pool"], []).append(_slot(row))
+    empty = {each.pool for each in waiting} - slots.keys()
+    seen = standing_facts.workers_seen(connection, empty) if empty else {}
     first = standing_facts.first(connection, [each.job_id for each in waiting])
     aside = loads.set_aside(connection)
     named = {slot.job_id for each in slots.values() for slot in each if slot.job_id}
     tenants = standing_facts.tenants(connection, named | {row["job"] for row in first.values()})
-    return {each.job_id: _among(each, slots, first, aside, tenants) for each in waiting}
+    return {each.job_id: _among(each, slots, seen, first, aside, tenants) for each in waiting}
 
 
 def _among(
     job: Facts,
     slots: Mapping[str, Sequence[SlotFact]],
+    seen: Mapping[str, datetime],
     first: Mapping[tuple[str, str], Row],
     aside: Sequence[Row],
     tenants: Mapping[int, str],
@@ -153,6 +159,7 @@ def _among(
     return replace(
         job,
         slots=own,
+        worker_seen_at=seen.get(job.pool),
         set_aside=[
             SetAside(each["host"], each["error"], float(each["seconds_left"]))
             for each in aside
@@ -252,6 +259,7 @@ def _slot(row: Row) -> SlotFact:
         due_seconds=row["due_seconds"],
         child_seconds=row["child_seconds"],
         cordon=row["cordon"],
+        cordoned_since=row["cordoned_since"],
     )
 
 

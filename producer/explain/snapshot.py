@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from nightshift.common.allocation.deadlines import Outlook
 from nightshift.common.ledger.fleet.outages import Outage
@@ -14,7 +15,7 @@ from nightshift.producer.advice.here import FLEET, Here
 class SlotFact:
     """A slot of the job's pool. `engine_key` is what the slot has or loads, `job` one that needs that
     engine, and `due_seconds` the time to that job's deadline, None without one; `serves` is the only
-    engine that the slot may have. `cordon` names the host, worker or slot that is cordoned.
+    engine that the slot may have. `cordon` names the host, worker or slot that is cordoned since `cordoned_since`.
     """
 
     host: str
@@ -28,6 +29,7 @@ class SlotFact:
     due_seconds: float | None = None
     child_seconds: float | None = None
     cordon: str | None = None
+    cordoned_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,9 @@ class Facts:
     input is watched, and `watch_error` says why the last look came to nothing; `files_left` is the number of new
     files that could not be added, and `file_left_why` the reason for the first of them. `pools` are those whose living
     workers may have the engine, and `outages` what workers or reapers wait for; the job `stands` where all of
-    its workers do. `outlook` is what is expected of its deadline, None without one.
+    its workers do. The facts were `read_at` a moment of the ledger's clock, `state_since` is when the job got its state,
+    `moved_at` when its last lease ended, and `worker_seen_at` the last sign of a worker of the pool, if it has none
+    now. `outlook` is what is expected of its deadline, None without one.
 
     A reader who `is_guest` keeps no machines, and sees no names of machines, of jobs that are `foreign`, or of
     people of other tenants: `paused_by_for_guest` names none.
@@ -71,6 +75,10 @@ class Facts:
     is_archived: bool = False
     age_seconds: float = 0.0
     finished_seconds: float | None = None
+    read_at: datetime | None = None
+    state_since: datetime | None = None
+    moved_at: datetime | None = None
+    worker_seen_at: datetime | None = None
     here: Here = FLEET
     rows_total: int = 0
     rows_over: int = 0

@@ -1,16 +1,18 @@
-"""Where a job stands, in a word and a sentence, and whether it needs a person: a pure function over facts and reasons."""
+"""The standing of a job: a word, a sentence, and whether it needs a person. A pure function of facts."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from nightshift.common.allocation.deadlines import Standing as OfDeadline
 from nightshift.common.ledger.queries.standings import FAILED_DAYS
 from nightshift.common.states import JobState, ShownState
 from nightshift.producer.explain.reasons import Reason, at_rest, explain
 from nightshift.producer.explain.snapshot import Facts
 
 GRACE_SECONDS = 30.0
-"""What comes and goes while a fleet grows, shrinks or restarts needs a person once it has lasted for so long, and a job
-that is about to begin waits.
+"""A wait that occurs while a fleet grows, shrinks or restarts needs a person if it lasts longer, a job that is about to
+begin counts as waiting after it, and a job may be late by it.
 """
 
 AWAY_SECONDS = 300.0
@@ -22,7 +24,7 @@ MOVING = frozenset({"working", "closing"})
 AT_ONCE = frozenset({"no_run", "no_reaper", "load_failed", "look_failed"})
 """Kinds that end through a person alone."""
 
-IF_LASTING = frozenset({"no_worker", "other_engine_only", "cordoned", "lost", "late"})
+IF_LASTING = frozenset({"no_worker", "other_engine_only", "cordoned", "lost"})
 """Kinds that end through a person, if they do not end within GRACE_SECONDS."""
 
 IF_LONG = frozenset({"storage_away", "server_away"})
@@ -31,9 +33,8 @@ IF_LONG = frozenset({"storage_away", "server_away"})
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a job stands: a word, the kind of the reason that explains most, its sentence without figures that
-    change by the second, and whether the state ends through a person alone. `since` is when the kind began, None
-    where nobody has told.
+    """A word, the kind of the reason that explains most, its sentence without figures that change by the second, and
+    whether only a person can end the state. A job is in it `since` a moment; None if the facts do not tell.
     """
 
     word: ShownState
@@ -54,17 +55,47 @@ class Standing:
         }
 
 
-def standing(facts: Facts, kind_before: str = "", seconds: float = 0.0) -> Standing:
-    """Where the job stands, of which `kind_before` has been told for so many seconds."""
+def standing(facts: Facts) -> Standing:
+    """Return the standing of a job."""
     reasons = [at_rest(facts)] if facts.state is JobState.FAILED else explain(facts)
     kinds = {each.kind: each for each in reasons}
     first = reasons[0]
     if first.kind == "working" and "late" in kinds:
         first = kinds["late"]
-    lasted = seconds if first.kind == kind_before else 0.0
+    began = _began(facts, first.kind)
+    lasted = 0.0
+    if began is not None and facts.read_at is not None:
+        lasted = (facts.read_at - began).total_seconds()
     word = _word(facts, reasons, lasted)
     needs = _needs_person(facts, word, first.kind, lasted)
-    return Standing(word, first.kind, first.lasting, needs)
+    since = facts.state_since if word is ShownState.AT_WORK and not needs else began
+    return Standing(word, first.kind, first.lasting, needs, since)
+
+
+def _began(facts: Facts, kind: str) -> datetime | None:
+    """Return when a wait of this kind began: not before the job got its state, or before its last lease ended."""
+    known = [each for each in _beginnings(facts, kind) if each is not None]
+    return max(known, default=None)
+
+
+def _beginnings(facts: Facts, kind: str) -> Iterator[datetime | None]:
+    yield facts.state_since
+    if facts.state is not JobState.RUNNING or kind in MOVING or kind == "late":
+        return
+    if kind.endswith("_away"):
+        # The leases of waiting workers may have ended before or after the outage began.
+        yield min(each.since for each in facts.outages if kind == f"{each.kind}_away")
+        return
+    yield facts.moved_at
+    if kind == "no_worker":
+        yield facts.worker_seen_at
+    if kind == "cordoned":
+        yield max(
+            (slot.cordoned_since for slot in facts.slots if slot.cordoned_since is not None),
+            default=None,
+        )
+    if kind == "no_reaper" and facts.read_at is not None and facts.reaper_seconds is not None:
+        yield facts.read_at - timedelta(seconds=facts.reaper_seconds)
 
 
 def _word(facts: Facts, reasons: list[Reason], lasted: float) -> ShownState:
@@ -93,5 +124,14 @@ def _needs_person(facts: Facts, word: ShownState, kind: str, lasted: float) -> b
         return True
     if kind in IF_LASTING:
         return lasted >= GRACE_SECONDS
+    if kind == "late":
+        return _is_late(facts)
     away = max((each.seconds for each in facts.outages), default=0.0)
     return kind in IF_LONG and word is ShownState.WAITS and away >= AWAY_SECONDS
+
+
+def _is_late(facts: Facts) -> bool:
+    late = facts.outlook
+    if late is None or late.standing is not OfDeadline.LATE:
+        return False
+    return late.late_seconds is None or late.late_seconds >= GRACE_SECONDS

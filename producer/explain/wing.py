@@ -1,7 +1,6 @@
-"""Where explanations take part: a command, a duty that tells where jobs stand, and who reads it."""
+"""What the explanations contribute: a command, and the standings of jobs."""
 
 from nightshift.producer.cli.command import Command
 
 commands = [Command("Look", "nightshift.producer.explain.commands:explain", before="watch")]
-duties = "nightshift.producer.explain.tell:duties"
 standings = "nightshift.producer.explain.standings:of"

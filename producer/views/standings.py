@@ -1,58 +1,113 @@
-"""Where jobs stand, for everybody who shows them: by one function, which a wing has."""
+"""Standings of jobs for every view: computed by the wing that explains jobs, when they are read."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Connection
 from nightshift.common.ledger.queries import job_pace, standings
-from nightshift.common.ledger.queries.standings import Filter
-from nightshift.common.states import ShownState
+from nightshift.common.ledger.queries.standings import LAST, START, Filter, Key
+from nightshift.common.states import JobState, ShownState
 from nightshift.producer import wings
 from nightshift.producer.advice.here import Here
 from nightshift.producer.views.rates import Values
 
 
-def with_standings(
-    connection: Connection, rows: Sequence[Values], here: Here, tenant: str | None = None
-) -> list[dict[Any, Any]]:
-    """Rows of job_progress with their `standing`, None where no wing tells it: `word`, `kind`, `sentence`,
-    `needs_person` and `since`; and with `waiting`, the sentence of a job that waits. Readers of a `tenant` see no names
-    of machines, of others' jobs and of people.
+def of(
+    connection: Connection, job_ids: Collection[int], here: Here, tenant: str | None = None
+) -> dict[int, Any]:
+    """Return the standing of each job: `word`, `kind`, `sentence`, `needs_person` and `since`; empty if no wing explains
+    jobs. Readers of a `tenant` see no names of machines, of jobs of other tenants and of people.
     """
-    found = [{**row, "standing": None, "waiting": None} for row in rows]
+    found: dict[int, Any] = {}
     for of_wing in wings.offered("standings"):
-        found = of_wing(connection, found, here, tenant)
+        found |= of_wing(connection, job_ids, here, tenant)
     return found
 
 
-def unled(connection: Connection, here: Here) -> bool:
-    """Whether nobody tells where jobs stand since nobody works, or no reaper lives."""
-    return here.nobody or not standings.tellers(connection).has_reaper
+def with_standings(
+    connection: Connection, rows: Sequence[Values], here: Here, tenant: str | None = None
+) -> list[dict[Any, Any]]:
+    """Return rows of job_progress with their `standing`, None if no wing explains jobs, and with `waiting`, the sentence
+    of a job that waits.
+    """
+    return joined(rows, of(connection, [row["job"] for row in rows], here, tenant))
+
+
+def joined(rows: Sequence[Values], known: Mapping[int, Any]) -> list[dict[Any, Any]]:
+    """Return rows of job_progress with their `standing` and `waiting`."""
+    return [
+        {**row, "standing": found, "waiting": _waiting(found)}
+        for row in rows
+        for found in [known.get(row["job"])]
+    ]
+
+
+def _waiting(standing: Any) -> str | None:
+    return standing.sentence if standing and standing.word is ShownState.WAITS else None
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """The standings of all unclosed jobs of a tenant, or of all tenants, and which jobs need a person."""
+
+    standings: Mapping[int, Any]
+    needing: Set[int]
+
+    def with_word(self, word: ShownState | None) -> Set[int] | None:
+        """Return the jobs with this word, None if the state of the job tells them."""
+        if word is None or word.of_jobs is not JobState.RUNNING:
+            return None
+        return {id for id, each in self.standings.items() if each.word is word}
+
+    def page(
+        self, connection: Connection, wanted: Filter, *, limit: int, after: Key = START
+    ) -> Sequence[Key]:
+        """Return a page of jobs, those that need a person first."""
+        among = self.with_word(wanted.word)
+        return standings.needing_first(
+            connection, wanted, self.needing, limit=limit, after=after, among=among
+        )
+
+    def newest(
+        self, connection: Connection, wanted: Filter, *, limit: int, before: int = LAST
+    ) -> list[int]:
+        """Return the newest jobs of a filter."""
+        among = self.with_word(wanted.word)
+        if wanted.needs_person:
+            among = self.needing if among is None else self.needing & among
+        return standings.newest(connection, wanted, limit=limit, before=before, among=among)
+
+    def joined(
+        self, connection: Connection, rows: Sequence[Values], here: Here, tenant: str | None
+    ) -> list[dict[Any, Any]]:
+        """Return rows of job_progress with their `standing` and `waiting`."""
+        closed = [row["job"] for row in rows if row["job"] not in self.standings]
+        known = of(connection, closed, here, tenant) if closed else {}
+        return joined(rows, {**known, **self.standings})
+
+
+def board(
+    connection: Connection, owner: str | None, here: Here, tenant: str | None = None
+) -> Board:
+    """Compute the standings of the unclosed jobs of `owner`, or of all tenants, for a reader of `tenant`."""
+    known = of(connection, standings.unclosed(connection, owner), here, tenant)
+    needing = {id for id, each in known.items() if each.needs_person}
+    return Board(known, needing | set(standings.failed_lately(connection, owner)))
 
 
 def chosen(
     connection: Connection, wanted: Filter, here: Here, limit: int = 1000
 ) -> list[dict[Any, Any]]:
-    """Rows of the newest jobs of a filter, as of `job_pace`, with their `standing`."""
-    seen = replace(wanted, unled=unled(connection, here))
-    ids = standings.newest(connection, seen, limit=limit)
-    rows = with_standings(connection, job_pace.some(connection, ids), here, wanted.tenant)
-    return [row for row in rows if fits(row, wanted)]
-
-
-def fits(row: Values, wanted: Filter) -> bool:
-    """Whether a job is of a filter, now that it is known where the job stands: what was told may be old."""
-    found = row["standing"]
-    if found is None:
-        return True
-    is_wanted = wanted.word is None or found.word == wanted.word
-    return is_wanted and (found.needs_person or not wanted.needs_person)
+    """Return rows of the newest jobs of a filter, as of `job_pace`, with their `standing`."""
+    found = board(connection, wanted.tenant, here, wanted.tenant)
+    ids = found.newest(connection, wanted, limit=limit)
+    return found.joined(connection, job_pace.some(connection, ids), here, wanted.tenant)
 
 
 def word(given: str | None) -> ShownState | None:
-    """What people see of a state, as a user wrote it; BadInput for another word."""
+    """Parse a state as users see it; BadInput for another word."""
     if given is not None and given not in list(ShownState):
         raise BadInput(f"{given!r} is not one of {', '.join(ShownState)}")
     return None if given is None else ShownState(given)

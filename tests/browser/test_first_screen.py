@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.staged_site import looking, served
-from tests.support.staged import FLEETS, life, told
+from tests.support.staged import FLEETS, an_hour_later, life
 from tests.support.world import World
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ def test_the_first_screen_names_the_job_that_needs_a_person_and_what_to_do(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # a job that runs again writes into its folder
     staged = FLEETS[wrong](world)
-    told(world)
+    an_hour_later(world)
     window = {"viewport": {"width": 1280, "height": HEIGHT}}
     with (
         served(world.ledger) as (base, found),
@@ -55,7 +55,7 @@ def test_the_first_screen_names_the_job_that_needs_a_person_and_what_to_do(
 
 def test_pages_of_the_guide_are_drawn(browser: Browser, world: World) -> None:
     FLEETS["no worker"](world)
-    told(world)
+    an_hour_later(world)
     busy = next(id for id, spec in world.specs.items() if spec.name == "reviews-of-july")
     life(world, busy)
     with served(world.ledger) as (base, found):

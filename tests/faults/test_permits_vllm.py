@@ -5,7 +5,9 @@ reason where not.
 import pytest
 
 from nightshift.common.ledger.jobs import jobs
+from nightshift.producer.advice.here import FLEET
 from nightshift.producer.verify.verify import verify
+from nightshift.producer.views import standings
 from tests.support.fleet import logs, wait_until
 from tests.support.models import ARGUMENTS, MODEL, reviews_spec
 from tests.support.rig import Rig
@@ -38,13 +40,12 @@ def test_a_job_runs_with_an_argument_that_is_allowed_and_waits_with_one_that_is_
     assert rig.rows_done("allowed") == ROWS
 
     # Before it loads anything, and again whenever its pause is over.
-    question = (
-        "SELECT w.sentence FROM waiting_jobs w JOIN jobs j ON j.id = w.job WHERE j.name = 'refused'"
-    )
-
     def refused() -> str | None:
-        reasons = [reason for (reason,) in rig.ask(question)]  # none until the worker has tried
-        return next((reason for reason in reasons if "worker_cls" in reason), None)
+        with rig.ledger.transaction() as connection:
+            job = jobs.find(connection, "refused")
+            assert job is not None
+            reason = standings.of(connection, [job.id], FLEET)[job.id].sentence
+        return reason if "worker_cls" in reason else None
 
     reason = wait_until(refused, 60, "the reason why the job waits")
     assert "NIGHTSHIFT_ALLOWED_ENGINE_ARGS" in reason

@@ -17,14 +17,13 @@ from nightshift.common.ledger.queries import failed_rows
 from nightshift.common.states import RowErrorKind
 from nightshift.producer.cli.app import app as command_line
 from nightshift.producer.control import job_moves, job_settings
-from nightshift.producer.explain.tell import Teller
 from nightshift.producer.serve.console import failures
 from tests.support import batch_site
 from tests.support.batch_site import line
 from tests.support.console_site import Site, send
 from tests.support.fleet import wait_until
+from tests.support.staged import an_hour_later, machine, reaper
 from tests.support.staged import job as model_job
-from tests.support.staged import machine, reaper
 from tests.support.world import World
 
 PRICED = {"backend": "vllm", "model": "m", "price_per_hour": 2.0}
@@ -382,14 +381,11 @@ def test_a_tenant_that_moves_a_job_is_told_of_no_machine(
     reaper(world)
     machine(world, "gpu-7", job)
     world.do("UPDATE slots SET serves = 'another'")
-    teller = Teller(world.ledger, "r-1")
-    teller.turn()
     said = TestClient(site.app).patch(
         f"/api/jobs/{job}",
         json={"pool": "big"},
         headers={"authorization": f"Bearer {site.keys['user']}"},
     )
-    teller.leave()
     assert said.json()["message"] == f"job {job} (one): pool default -> big"
 
 
@@ -482,12 +478,8 @@ def test_jobs_behind_one_cordon_have_a_button_each_and_no_name_stands_twice(
     found = [model_job(world, name, 4) for name in ("one", "two")]
     machine(world, "gpu-1", found[0])
     world.do("INSERT INTO cordons (kind, name, drains) VALUES ('host', 'gpu-1', false)")
-    teller = Teller(world.ledger, "r-1")
-    teller.turn()
-    world.do("UPDATE job_standings SET since = since - interval '1 hour'")
-    teller.turn()
+    an_hour_later(world)
     page = site.browser("ops").get("/").text
-    teller.leave()
     assert page.count("Uncordon gpu-1") == 2
     names = re.findall(r' id="([^"]+)"', page)
     assert len(names) == len(set(names))

@@ -1,25 +1,20 @@
 """The page of jobs and `/api/jobs` by where jobs stand: who comes first, what is counted, what a filter takes."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 from starlette.testclient import TestClient
 
 from nightshift.common.ledger.jobs import jobs
-from nightshift.producer.explain.tell import Teller
 from tests.support import staged
 from tests.support.console_site import Site
 from tests.support.world import World
 
 
 @pytest.fixture
-def teller(world: World) -> Iterator[Teller]:
-    """What a living reaper tells in its turns."""
+def reaper(world: World) -> None:
+    """A reaper that lives."""
     staged.reaper(world)
-    found = Teller(world.ledger, "r-1")
-    yield found
-    found.leave()
 
 
 @pytest.fixture
@@ -49,19 +44,20 @@ def title(page: str) -> str:
     return str(found)
 
 
+@pytest.mark.usefixtures("reaper")
 def test_pages_have_each_job_once_those_that_need_a_person_first_and_the_title_counts_them(
-    site: Site, world: World, teller: Teller
+    site: Site, world: World
 ) -> None:
     made = [world.job(1, name=f"job-{n}", tenant="acme") for n in range(120)]
     needing, others = made[::2], made[1::2]
     world.job(1, name="foreign", tenant="other")
-    teller.turn()
-    world.do("UPDATE job_standings SET needs_person = true WHERE job_id = ANY (%s)", needing)
+    for id in needing:
+        world.run(jobs.pause, id, "limits.budget 5 is spent")
     browser = site.browser("viewer")
     assert pages(browser) == needing[::-1] + others[::-1]
     assert pages(browser, "?needs=person") == needing[::-1]
     assert pages(browser, "?name=job-1&status=waits") == [
-        id for id in needing[::-1] + others[::-1] if str(made.index(id)).startswith("1")
+        id for id in others[::-1] if str(made.index(id)).startswith("1")
     ]
     first = browser.get("/").text
     assert title(first) == "(60) Jobs · Nightshift"
@@ -71,8 +67,9 @@ def test_pages_have_each_job_once_those_that_need_a_person_first_and_the_title_c
     assert shown(browser.get("/?before=needs-nonsense").text) == needing[::-1][:50]
 
 
+@pytest.mark.usefixtures("reaper")
 def test_a_filter_takes_what_people_see_and_the_states_of_older_addresses(
-    site: Site, world: World, teller: Teller
+    site: Site, world: World
 ) -> None:
     waits, paused, spent, failed = (world.job(1, name=f"n{n}", tenant="acme") for n in range(4))
     for id, why in ((paused, None), (spent, "limits.budget 5 is spent")):
@@ -82,7 +79,6 @@ def test_a_filter_takes_what_people_see_and_the_states_of_older_addresses(
         "closed_at = now() WHERE id = %s",
         failed,
     )
-    teller.turn()
     browser = site.browser("user")
     for query, wanted in (
         ("?status=waits", [waits]),
@@ -112,25 +108,21 @@ def test_without_a_reaper_the_page_says_so_of_every_open_job(site: Site, world: 
         assert ("needs a person" in browser.get(f"/jobs/{job}").text) is needs
 
 
+@pytest.mark.usefixtures("reaper")
 def test_a_spec_that_nobody_can_read_takes_no_other_job_from_the_list(
-    site: Site, world: World, teller: Teller
+    site: Site, world: World
 ) -> None:
     odd, other = (world.job(1, name=f"j{n}", tenant="acme") for n in range(2))
     world.do("""UPDATE jobs SET spec = '{"name": "odd", "gone": 1}' WHERE id = %s""", odd)
-    teller.turn()
-    world.do("UPDATE job_standings SET since = since - interval '1 hour'")
-    teller.turn()
+    staged.an_hour_later(world)
     for page in (site.browser("user").get("/"), site.browser("ops").get("/")):
         assert page.status_code == 200
         assert shown(page.text) == [other, odd]
         assert title(page.text) == "(2) Jobs · Nightshift"
 
 
-def test_a_list_goes_on_behind_jobs_that_stand_elsewhere(
-    site: Site, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a reaper every running job is looked at."""
-    monkeypatch.setattr("nightshift.producer.serve.api.jobs.LOOKED_AT", 2)
+def test_a_list_goes_on_behind_jobs_that_stand_elsewhere(site: Site, world: World) -> None:
+    staged.reaper(world)
     busy = [world.job(1, name=f"busy{n}", tenant="acme") for n in range(2)]
     staged.machine(world, "gpu-1", busy[0], slots=1)
     for job in busy:
@@ -138,6 +130,7 @@ def test_a_list_goes_on_behind_jobs_that_stand_elsewhere(
         assert world.claim(job, owner="gpu-1/0", most=1)
     for n in range(5):
         world.job(1, name=f"waits{n}", tenant="acme")
+    staged.an_hour_later(world)
     api = TestClient(site.app, headers={"authorization": f"Bearer {site.keys['viewer']}"})
     found, after = [], ""
     while True:
@@ -149,15 +142,15 @@ def test_a_list_goes_on_behind_jobs_that_stand_elsewhere(
     assert found == busy[::-1]
 
 
+@pytest.mark.usefixtures("reaper")
 def test_the_api_lists_by_where_jobs_stand_and_tells_guests_no_names(
-    site: Site, world: World, teller: Teller
+    site: Site, world: World
 ) -> None:
     mine = world.job(1, name="mine", tenant="acme")
     world.job(1, name="secret", tenant="other", priority=9)
     spent = world.job(1, name="spent", tenant="acme")
     world.run(jobs.pause, spent, "limits.budget 5 is spent")
     staged.machine(world, "gpu-1", mine)
-    teller.turn()
     api = TestClient(site.app)
 
     def listed(query: str, who: str = "viewer") -> list[dict[str, object]]:

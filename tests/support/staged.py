@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from nightshift.common.states import RowErrorKind
-from nightshift.producer.explain.tell import Teller
 from tests.support.world import World
 
 MODEL = "Qwen/Qwen3-0.6B"
@@ -142,13 +141,10 @@ def over(world: World, name: str, state: str = "completed", reason: str | None =
     return job_id
 
 
-def told(world: World) -> None:
-    """A reaper has told where the jobs stand for an hour."""
-    teller = Teller(world.ledger, "r-1")
-    teller.turn()
-    world.do("UPDATE job_standings SET since = since - interval '1 hour'")
-    teller.turn()
-    teller.leave()
+def an_hour_later(world: World) -> None:
+    """Jobs have their states, and hosts are cordoned, for an hour longer than the rows say."""
+    world.do("UPDATE jobs SET state_since = state_since - interval '1 hour'")
+    world.do("UPDATE cordons SET since = since - interval '1 hour'")
 
 
 def _usual(world: World) -> int:
@@ -169,7 +165,7 @@ def without_worker(world: World) -> Staged:
     _usual(world)
     found = job(world, "nightly-embeddings", 20, "a100")
     job(world, "summaries-of-august", 8)
-    told(world)
+    an_hour_later(world)
     return Staged(
         found,
         "nightly-embeddings",
@@ -185,7 +181,7 @@ def failed(world: World) -> Staged:
     _usual(world)
     found = over(world, "extract-invoices", "failed", why)
     job(world, "summaries-of-august", 8)
-    told(world)
+    an_hour_later(world)
     return Staged(
         found,
         "extract-invoices",
@@ -213,7 +209,7 @@ def engine_does_not_load(world: World) -> Staged:
             *(f"s-{host}", host, world.specs[found].engine_key),
             "no space left on device: /models/cache is full",
         )
-    told(world)
+    an_hour_later(world)
     return Staged(
         found,
         "translate-manuals",
@@ -238,7 +234,7 @@ def out_of_budget(world: World) -> Staged:
     )
     why = "24.80 is spent and about 0.31 under way, which reaches limits.budget 25.00"
     world.do("UPDATE jobs SET state = 'paused', reason = %s WHERE id = %s", why, found)
-    told(world)
+    an_hour_later(world)
     return Staged(
         found,
         "catalogue-in-french",
@@ -256,7 +252,7 @@ def cordoned(world: World) -> Staged:
     for host in ("edge-1", "edge-2"):
         machine(world, host, found, "edge")
         world.do("INSERT INTO cordons (kind, name, drains) VALUES ('host', %s, false)", host)
-    told(world)
+    an_hour_later(world)
     return Staged(
         found,
         "moderate-comments",

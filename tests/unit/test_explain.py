@@ -1,6 +1,7 @@
 """Why a job moves or stands: one sentence for each case, and the command that helps."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -32,7 +33,9 @@ LOADING = SlotFact("a", "loading", OWN, child_seconds=80)
 TAKEN = SlotFact("a", "ready", OTHER, job="urgent", job_id=3, priority=5)
 SERVES = SlotFact("a", "ready", OTHER, serves=OTHER)
 FAILED = SetAside("a", "no GPU memory", 20)
-AWAY = Outage(7, "disk", Kind.STORAGE, 1, ("gpu-1",), "", 9.0, "No space left")
+AWAY = Outage(
+    7, "disk", Kind.STORAGE, 1, ("gpu-1",), datetime(2026, 1, 1, tzinfo=UTC), 9.0, "No space left"
+)
 
 CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
     (

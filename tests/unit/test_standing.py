@@ -1,6 +1,7 @@
 """Where a job stands: its word, the reason that explains most, and whether it needs a person."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +14,19 @@ from nightshift.producer.advice.here import NOBODY
 from nightshift.producer.explain.snapshot import Facts, SetAside, SlotFact
 from nightshift.producer.explain.standing import AWAY_SECONDS, GRACE_SECONDS, standing
 
-FACTS = Facts(7, JobState.RUNNING, "gpus", "own", rows_total=100, pending=10, reaper_seconds=1.0)
+NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
+FACTS = Facts(
+    7,
+    JobState.RUNNING,
+    "gpus",
+    "own",
+    rows_total=100,
+    pending=10,
+    reaper_seconds=1.0,
+    read_at=NOW,
+    state_since=NOW - timedelta(hours=1),
+    moved_at=NOW - timedelta(seconds=1),
+)
 READY = SlotFact("host-9", "ready", "own")
 AT_WORK = {"leased": 4, "children_at_work": 2, "rows_per_second": 12.3}
 LATE = Outlook(OfDeadline.LATE, 600.0, 2)
@@ -21,7 +34,8 @@ DAY = 86_400.0
 
 
 def away(kind: Kind, seconds: float) -> dict[str, Any]:
-    outage = Outage(7, "disk", kind, 1, ("host-9",), "", seconds, "No space on /mnt/host-9")
+    since = NOW - timedelta(seconds=seconds)
+    outage = Outage(7, "disk", kind, 1, ("host-9",), since, seconds, "No space on /mnt/host-9")
     return {"leased": 1, "children_at_work": 1, "stands": True, "outages": [outage]}
 
 
@@ -34,7 +48,14 @@ CASES: list[tuple[str, dict[str, Any], str, str, bool]] = [
     ("about to begin", {"slots": [READY]}, "at work", "soon", False),
     ("rows over, files are put in place", {"pending": 0}, "at work", "closing", False),
     ("at work, and no reaper", {**AT_WORK, "reaper_seconds": 90.0}, "at work", "no_reaper", True),
-    ("at work and late", {**AT_WORK, "outlook": LATE}, "at work", "late", False),
+    ("at work and late", {**AT_WORK, "outlook": LATE}, "at work", "late", True),
+    (
+        "at work and late by seconds",
+        {**AT_WORK, "outlook": replace(LATE, late_seconds=GRACE_SECONDS - 1)},
+        "at work",
+        "late",
+        False,
+    ),
     (
         "at work and on time",
         {**AT_WORK, "outlook": Outlook(OfDeadline.ON_TIME)},
@@ -164,7 +185,6 @@ LASTING = {
     "other_engine_only": {"slots": [replace(READY, serves="other")]},
     "cordoned": {"slots": [replace(READY, cordon="host-9")]},
     "lost": {"slots": [replace(READY, state="lost")]},
-    "late": {**AT_WORK, "outlook": LATE},
 }
 
 
@@ -172,16 +192,46 @@ LASTING = {
 def test_what_comes_and_goes_with_a_fleet_needs_a_person_once_it_lasts(
     kind: str, facts: dict[str, Any]
 ) -> None:
-    known = replace(FACTS, **facts)
-    assert not standing(known, kind, GRACE_SECONDS - 1).needs_person
-    assert standing(known, kind, GRACE_SECONDS).needs_person
-    assert not standing(known, "loading", GRACE_SECONDS).needs_person, "another kind lasted"
+    for seconds, needs in ((GRACE_SECONDS - 1, False), (GRACE_SECONDS, True)):
+        began = NOW - timedelta(seconds=seconds)
+        found = standing(replace(FACTS, moved_at=began, **facts))
+        assert (found.kind, found.needs_person, found.since) == (kind, needs, began)
+        resumed = replace(FACTS, state_since=NOW, moved_at=began, **facts)
+        assert not standing(resumed).needs_person, "it runs again since a moment"
+
+
+HOUR_AGO = NOW - timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("facts", "since"),
+    [
+        ({"moved_at": None}, HOUR_AGO),
+        ({}, NOW - timedelta(seconds=1)),
+        (
+            {"moved_at": None, "worker_seen_at": NOW - timedelta(seconds=7)},
+            NOW - timedelta(seconds=7),
+        ),
+        ({"moved_at": None, "reaper_seconds": 31.0}, NOW - timedelta(seconds=31)),
+        ({"moved_at": None, "reaper_seconds": None}, HOUR_AGO),
+        (
+            {"moved_at": None, "slots": [replace(READY, cordon="host-9", cordoned_since=NOW)]},
+            NOW,
+        ),
+        (away(Kind.STORAGE, 40.0), NOW - timedelta(seconds=40)),
+        (AT_WORK, HOUR_AGO),
+        ({"state": JobState.PAUSED}, HOUR_AGO),
+        (over(JobState.FAILED), HOUR_AGO),
+    ],
+)
+def test_since_when(facts: dict[str, Any], since: datetime) -> None:
+    assert standing(replace(FACTS, **facts)).since == since
 
 
 def test_a_job_that_is_about_to_begin_for_long_waits() -> None:
-    known = replace(FACTS, slots=[READY])
-    assert standing(known, "soon", GRACE_SECONDS - 1).word == "at work"
-    assert standing(known, "soon", GRACE_SECONDS).word == "waits"
+    for seconds, word in ((GRACE_SECONDS - 1, "at work"), (GRACE_SECONDS, "waits")):
+        began = NOW - timedelta(seconds=seconds)
+        assert standing(replace(FACTS, slots=[READY], moved_at=began)).word == word
 
 
 @pytest.mark.parametrize("facts", [case[1] for case in CASES], ids=IDS)
@@ -224,4 +274,5 @@ def test_a_guest_hears_of_no_machine_no_job_of_others_and_no_person(facts: dict[
 def test_a_sentence_has_no_figures_that_change_by_the_second(
     one: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    assert standing(replace(FACTS, **one)) == standing(replace(FACTS, **other))
+    first, second = (standing(replace(FACTS, **facts)).sentence for facts in (one, other))
+    assert first == second

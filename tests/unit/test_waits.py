@@ -1,5 +1,7 @@
 """What a child waits for, and what is said of it."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from nightshift.common.ledger.fleet.outages import Kind, Outage
@@ -50,7 +52,16 @@ def test_a_wait_is_over_once_the_work_went_on_or_nobody_heard_of_it_again() -> N
     assert waits.lasting() == [], "that is another outage, which has just begun"
 
 
-AWAY = Outage(7, "disk", Kind.STORAGE, 2, ("gpu-1", "gpu-2"), "2026-01-01", 61.4, "No space left")
+AWAY = Outage(
+    7,
+    "disk",
+    Kind.STORAGE,
+    2,
+    ("gpu-1", "gpu-2"),
+    datetime(2026, 1, 1, tzinfo=UTC),
+    61.4,
+    "No space left",
+)
 
 
 @pytest.mark.parametrize(

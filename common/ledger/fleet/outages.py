@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 from sqlalchemy import text
@@ -59,7 +60,7 @@ class Outage:
     kind: Kind
     workers: int
     hosts: tuple[str, ...]
-    since: str
+    since: datetime
     seconds: float
     why: str
 
@@ -85,7 +86,7 @@ class Outage:
         """The same for machines."""
         return {
             "kind": str(self.kind),
-            "since": self.since,
+            "since": self.since.isoformat(),
             "seconds": round(self.seconds, 1),
             "workers": self.workers,
             "sentence": self.sentence(is_guest=is_guest),
@@ -154,7 +155,7 @@ def listed(connection: Connection, job_id: int | None = None) -> list[Outage]:
             Kind(row.kind),
             row.workers,
             tuple(row.hosts),
-            row.since.isoformat(),
+            row.since,
             row.seconds,
             row.why,
         )

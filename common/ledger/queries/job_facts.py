@@ -13,7 +13,7 @@ SLOTS = text("""
            (SELECT k.name FROM cordons k
             WHERE (k.kind, k.name) IN (('host', s.host), ('worker', s.supervisor),
                                        ('worker', concat_ws('/', s.supervisor, s.slot)))
-            ORDER BY k.kind, length(k.name) LIMIT 1) AS cordon,
+            ORDER BY k.kind, length(k.name) LIMIT 1) AS cordon, c.since AS cordoned_since,
            extract(epoch FROM now() - w.started_at)::float8 AS child_seconds,
            extract(epoch FROM now() - s.seen_at)::float8 AS silent_seconds,
            j.id AS job, j.name AS job_name, j.priority,

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import text
 
@@ -14,6 +15,13 @@ JOBS = text("""
            j.finish_by IS NOT NULL AS has_deadline, j.closed_at IS NOT NULL AS closed,
            j.archived_at IS NOT NULL AS is_archived,
            extract(epoch FROM now() - j.created_at)::float8 AS age_seconds,
+           now() AS read_at, j.state_since,
+           CASE WHEN j.closed_at IS NULL THEN greatest(
+               (SELECT max(ended_at) FROM attempts
+                WHERE job_id = j.id AND outcome IN ('done', 'split')),
+               (SELECT max(ended_at) FROM attempts
+                WHERE job_id = j.id AND outcome IN ('failed', 'released', 'lost'))
+           ) END AS moved_at,
            extract(epoch FROM now() - j.finished_at)::float8 AS finished_seconds,
            w.every_seconds AS watch_seconds, w.error AS watch_error,
            u.files AS files_left, u.why AS file_left_why, c.*
@@ -37,6 +45,12 @@ JOBS = text("""
 
 REAPER = text("SELECT extract(epoch FROM now() - max(seen_at))::float8 FROM reapers")
 """The age of the last sign of any reaper."""
+
+WORKERS_SEEN = text("""
+    SELECT pool, max(coalesce(ended_at, seen_at)) AS seen_at FROM workers
+    WHERE pool = ANY (CAST(:pools AS text[])) GROUP BY pool
+""")
+"""The last sign of any worker of each pool."""
 
 CHILDREN = text("""
     SELECT b.job_id, count(DISTINCT b.owner) AS children
@@ -101,6 +115,12 @@ def reaper_seconds(connection: Connection) -> float | None:
     """Seconds since the last sign of any reaper; None where none is known."""
     found: float | None = connection.scalar(REAPER)
     return found
+
+
+def workers_seen(connection: Connection, pools: Collection[str]) -> dict[str, datetime]:
+    """Return when a worker was seen last, by pool; without pools that never had one."""
+    found = connection.execute(WORKERS_SEEN, {"pools": list(pools)})
+    return {row.pool: row.seen_at for row in found}
 
 
 def children(connection: Connection, ids: Collection[int]) -> dict[int, int]:

@@ -87,6 +87,7 @@ CREATE TABLE jobs (
     outputs text,
     stored_bytes bigint,
     archived_at timestamptz,
+    state_since timestamptz NOT NULL DEFAULT now(),
     CHECK ((state <> 'completed') OR (closed_at IS NOT NULL))
 );
 COMMENT ON COLUMN jobs.judged_failed IS 'Failed rows at the last resume: judged anew from there.';
@@ -119,6 +120,7 @@ COMMENT ON COLUMN jobs.stored_bytes IS
     'Bytes of its live parts when it was closed last, 0 before; null where its output is not in the store.';
 COMMENT ON COLUMN jobs.archived_at IS
     'When its batches, attempts and row errors left for files; null while they are in the tables.';
+COMMENT ON COLUMN jobs.state_since IS 'When the job got its present state; a trigger keeps it.';
 CREATE INDEX jobs_open ON jobs (pool, engine_key, priority DESC)
     WHERE state = 'running';
 CREATE INDEX jobs_unclosed ON jobs (id)
@@ -399,7 +401,7 @@ CREATE TABLE holds (
     PRIMARY KEY (kind, subject)
 );
 COMMENT ON TABLE holds IS
-    'What one process has to itself for a while: a finish, an archive, a look, an API batch, the standings of jobs.';
+    'What one process has to itself for a while: a finish, an archive, a look, an API batch.';
 COMMENT ON COLUMN holds.subject IS 'Number of a job, or id of an API batch.';
 COMMENT ON COLUMN holds.token IS 'New at each take: what the holder writes names the token.';
 COMMENT ON COLUMN holds.until IS 'From then on anybody may take the subject.';
@@ -580,6 +582,16 @@ COMMENT ON COLUMN audit_log.subject IS
 COMMENT ON COLUMN audit_log.detail IS 'Old and new value of each field that changed, and more.';
 CREATE INDEX audit_log_by_job ON audit_log (job_id, id)
     WHERE job_id IS NOT NULL;
+
+CREATE FUNCTION note_job_state() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.state_since := now();
+    RETURN NEW;
+END;
+$$;
+CREATE TRIGGER job_state_changed BEFORE UPDATE OF state ON jobs FOR EACH ROW
+    WHEN (OLD.state IS DISTINCT FROM NEW.state)
+    EXECUTE FUNCTION note_job_state();
 
 CREATE FUNCTION count_inserted_batches() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -36,12 +36,9 @@ from nightshift.producer.serve.ledger import quotas, tenant_jobs
 from nightshift.producer.serve.v1 import paging
 from nightshift.producer.views import progress, rates
 from nightshift.producer.views.deadlines import with_deadlines
-from nightshift.producer.views.standings import fits, unled, with_standings
+from nightshift.producer.views.standings import board
 
 MOST_LISTED = 1000
-
-LOOKED_AT = 200
-"""Jobs that a list by where jobs stand looks at together, at least."""
 
 
 def create_job(call: Call) -> JSONResponse:
@@ -82,20 +79,13 @@ def list_jobs(call: Call) -> dict[str, Any]:
             state=None if state is None else JobState(state),
             word=None if word is None else ShownState(word),
             needs_person=needs,
-            unled=unled(connection, here),
         )
-        found, more = list[dict[Any, Any]](), True
-        # What was told may be old, and where nobody tells, each running job is looked at: a page may have none.
-        most = max(limit, LOOKED_AT) if needs or word else limit
-        while more and not found:
-            ids = standings.newest(connection, wanted, limit=most + 1, before=before)
-            rows = with_deadlines(connection, job_pace.some(connection, ids[:most]))
-            rows = with_standings(connection, rows, here, scope)
-            found = [row for row in rows if fits(row, wanted)]
-            more = len(ids) > most
-            before = ids[most - 1] if more else before
-    data = [rates.as_json(row) for row in found[:limit]]
-    return {"object": "list", "data": data, "has_more": more or len(found) > limit}
+        known = board(connection, scope, here, scope)
+        ids = known.newest(connection, wanted, limit=limit + 1, before=before)
+        rows = with_deadlines(connection, job_pace.some(connection, ids[:limit]))
+        rows = known.joined(connection, rows, here, scope)
+    data = [rates.as_json(row) for row in rows]
+    return {"object": "list", "data": data, "has_more": len(ids) > limit}
 
 
 def retrieve_job(call: Call) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import re
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -14,7 +14,7 @@ from starlette.routing import Route
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.jobs import jobs
-from nightshift.common.ledger.queries import job_pace, standings
+from nightshift.common.ledger.queries import job_pace
 from nightshift.common.ledger.queries.standings import START, Filter, Key
 from nightshift.common.states import JobState, ShownState
 from nightshift.producer.advice.here import Here
@@ -37,7 +37,7 @@ from nightshift.producer.serve.console.remedies import Remedy
 from nightshift.producer.serve.errors import ApiError
 from nightshift.producer.serve.ledger import tenant_jobs, tenants
 from nightshift.producer.views.deadlines import with_deadlines
-from nightshift.producer.views.standings import fits, unled, with_standings
+from nightshift.producer.views.standings import board
 
 PAGE_JOBS = 50
 
@@ -119,10 +119,9 @@ def list_jobs(visit: Visit, status: int = 200, message: str | None = None) -> Re
     given = {name: visit.query(name) for name in FILTER}
     before = visit.query("before")
     query = _filter(visit) + (f"&before={render.quoted(before)}" if before else "")
-    _, look = live_jobs(visit)
-    tenant, here = visit.looker.scope or visit.query("tenant"), visit.context.here()
+    shown = _reader(visit)()
+    needing = shown["needing"]
     with visit.ledger.transaction() as connection:
-        needing = standings.needing(connection, tenant, unled=unled(connection, here))
         names = tenant_jobs.names(connection, visit.looker.scope, MOST_NAMES)
         known = tenants.listed(connection) if visit.looker.sees_all else []
     return visit.page(
@@ -135,7 +134,7 @@ def list_jobs(visit: Visit, status: int = 200, message: str | None = None) -> Re
         states=[str(state) for state in ShownState],
         given=given,
         query=query,
-        live=render.safe(look()),
+        live=render.safe(render.fragment("jobs_live.html", **shown)),
     )
 
 
@@ -147,21 +146,28 @@ def _filter(visit: Visit) -> str:
 
 def live_jobs(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
     """The rows of the page."""
+    read = _reader(visit)
+    key = (_wanted(visit), _after(visit), _filter(visit))
+    return key, lambda: render.fragment("jobs_live.html", **read())
+
+
+def _reader(visit: Visit) -> Callable[[], dict[str, Any]]:
+    """Return a function that reads the values of the rows of the page."""
     wanted, after, query = _wanted(visit), _after(visit), _filter(visit)
     ledger, acts, trails = visit.ledger, visit.looker.acts, visit.request.app.state.trails
     here, scope = visit.context.here, visit.looker.scope
     kinds = visit.request.app.state.kinds
     names = visit.request.app.state.model_names
 
-    def look() -> str:
+    def read() -> dict[str, Any]:
         found = _jobs(ledger, kinds, wanted, after, here(), scope, acts=acts)
         found["jobs"] = [{**row, "trail": trails.note(row)} for row in found["jobs"]]
         filtered = bool(query or after != START)
         found["alone"] = wanted.needs_person
         found["aliases"] = names.aliases()
-        return render.fragment("jobs_live.html", acts=acts, query=query, filtered=filtered, **found)
+        return {"acts": acts, "query": query, "filtered": filtered, **found}
 
-    return (wanted, after, query), look
+    return read
 
 
 def _jobs(
@@ -176,13 +182,11 @@ def _jobs(
 ) -> dict[str, Any]:
     """A page of jobs, where the next one begins, and how many jobs need a person, on this page or not."""
     with ledger.transaction() as connection:
-        wanted = replace(wanted, unled=unled(connection, here))
-        keys = standings.for_persons_first(connection, wanted, limit=PAGE_JOBS + 1, after=after)
+        known = board(connection, wanted.tenant, here, scope)
+        keys = known.page(connection, wanted, limit=PAGE_JOBS + 1, after=after)
         shown = [key.job_id for key in keys[:PAGE_JOBS]]
         rows = with_deadlines(connection, job_pace.some(connection, shown))
-        rows = with_standings(connection, rows, here, scope)
-        needing = standings.needing(connection, wanted.tenant, unled=wanted.unled)
-        found = {row["job"]: row for row in rows if fits(row, wanted)}
+        found = {row["job"]: row for row in known.joined(connection, rows, here, scope)}
         listed = [found[id] for id in shown if id in found]
         helps = _helps(connection, kinds, listed, here, scope, acts=acts)
         owners = tenant_jobs.owners(connection, shown) if scope is None else {}
@@ -191,7 +195,7 @@ def _jobs(
         "helps": helps,
         "owners": owners,
         "after": _place(keys[PAGE_JOBS - 1]) if len(keys) > PAGE_JOBS else None,
-        "needing": needing,
+        "needing": len(known.needing),
     }
 
 
