@@ -35,6 +35,8 @@ class JobStatus:
     rows_per_second: float | None
     output_tokens_per_second: float | None
     eta_seconds: float | None
+    eta_seconds_low: float | None
+    eta_seconds_high: float | None
     engine_seconds: float | None
     cost: float | None
     cost_is_estimate: bool
@@ -67,4 +69,12 @@ def statuses(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[
     return [JobStatus.of(row) for row in with_standings(connection, rows, FLEET)]
 
 
-FLOATS = ("rows_per_second", "output_tokens_per_second", "eta_seconds", "engine_seconds", "cost")
+FLOATS = (
+    "rows_per_second",
+    "output_tokens_per_second",
+    "eta_seconds",
+    "eta_seconds_low",
+    "eta_seconds_high",
+    "engine_seconds",
+    "cost",
+)

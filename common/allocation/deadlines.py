@@ -122,8 +122,8 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The expected end of a job. A job that is late and has slots ends `late_seconds` after its deadline, and
-    would be on time with `more_slots` more slots; None where no number would be enough.
+    """The expected end of a job. A late job with a pace ends `late_seconds` after its deadline, and would be on time with
+    `more_slots` more slots; None if no number would be enough.
     """
 
     standing: Standing
@@ -131,8 +131,12 @@ class Outlook:
     more_slots: int | None = None
 
 
-def outlook(work: Work) -> Outlook:
-    """Where a running job will stand at its deadline if it keeps the slots that it has."""
+def outlook(work: Work, eta_seconds: float | None) -> Outlook:
+    """Return where a running job will stand at its deadline if it keeps its slots.
+
+    `eta_seconds` is the likely time to its end at its pace now, None without a pace; then the measured rate of a slot
+    tells whether it is late, but not by how much.
+    """
     if work.rows <= 0:
         late = -work.seconds_left
         return Outlook(Standing.LATE, late) if late > 0 else Outlook(Standing.ON_TIME)
@@ -140,11 +144,18 @@ def outlook(work: Work) -> Outlook:
         return Outlook(Standing.NO_RATE)
     if work.fresh_rate is None:
         return Outlook(Standing.STALE_RATE)
-    needed = _slots_in(work, work.seconds_left)
-    if needed <= work.slots:
+    pace = work.rate * work.slots if eta_seconds is None else work.rows / max(eta_seconds, 0.1)
+    left = work.rows - pace * max(work.seconds_left, 0.0)
+    if left <= 0:
         return Outlook(Standing.ON_TIME)
-    more = None if needed > work.most_slots else max(1, math.ceil(needed - work.slots))
-    if work.slots <= 0:
-        return Outlook(Standing.LATE, None, more)
-    takes = work.rows / (work.rate * work.slots)
-    return Outlook(Standing.LATE, takes - work.seconds_left, more)
+    late_seconds = None if eta_seconds is None else eta_seconds - work.seconds_left
+    return Outlook(Standing.LATE, late_seconds, _more_slots(work, left))
+
+
+def _more_slots(work: Work, rows: float) -> int | None:
+    """Return how many more slots would run these rows by the deadline, after one load; None if no number would."""
+    at_work = work.seconds_left - work.load_seconds
+    if work.rate is None or at_work <= 0:
+        return None
+    more = rows / (work.rate * at_work)
+    return None if work.slots + more > work.most_slots else max(1, math.ceil(more))

@@ -107,20 +107,13 @@ Found = Mapping[int, Facts]
 def _with_outages(connection: Connection, found: Found) -> dict[int, Facts]:
     """Open jobs with what is waited for."""
     open_ids = [id for id, each in found.items() if not each.closed]
-    told = standing_facts.told(connection, open_ids) if open_ids else {}
-    away = outages.listed(connection) if told else []
+    stalled = standing_facts.stalled(connection, open_ids) if open_ids else {}
+    away = outages.listed(connection) if stalled else []
     return {
         id: replace(
-            found[id],
-            outages=[each for each in away if each.job_id == id],
-            stands=job_pace.stands(
-                each.told,
-                each.waiting,
-                each.workers,
-                found[id].rows_total - found[id].rows_over,
-            ),
+            found[id], outages=[each for each in away if each.job_id == id], stalled=is_stalled
         )
-        for id, each in told.items()
+        for id, is_stalled in stalled.items()
     }
 
 
@@ -205,7 +198,11 @@ def _with_deadlines(connection: Connection, found: Found) -> dict[int, Facts]:
     """Running jobs that have a deadline, with what is expected of it."""
     ids = [id for id, each in found.items() if each.has_deadline and each.state is JobState.RUNNING]
     works = deadlines.works(connection, job_ids=ids) if ids else {}
-    return {id: replace(found[id], outlook=outlook(work)) for id, work in works.items()}
+    paces = job_pace.paces(connection, list(works)) if works else {}
+    return {
+        id: replace(found[id], outlook=outlook(work, job_pace.likely_eta(paces.get(id))))
+        for id, work in works.items()
+    }
 
 
 def _waiting(found: Found) -> list[Facts]:

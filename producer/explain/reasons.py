@@ -146,7 +146,7 @@ def _at_work(facts: Facts) -> Iterator[Reason]:
             f"{_verb(facts.leased, 'is', 'are')} leased to workers that are gone, {BACK}",
             brief=f"its batches are leased to workers that are gone, {BACK}",
         )
-    elif facts.stands:
+    elif facts.stalled:
         yield Reason(
             "standing",
             f"{_verb(facts.leased, 'stands', 'stand')} still on {workers}",
@@ -321,7 +321,7 @@ def _late(facts: Facts) -> Iterator[Reason]:
     expected = facts.outlook
     if expected is None or expected.standing is not Standing.LATE:
         return
-    if not facts.leased or not facts.children_at_work or facts.stands or facts.alone:
+    if not facts.leased or not facts.children_at_work or facts.stalled or facts.alone:
         return
     by = "" if expected.late_seconds is None else f"{duration(expected.late_seconds)} "
     said = "it ends {}after its deadline with the workers that it has"

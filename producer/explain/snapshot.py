@@ -53,7 +53,7 @@ class Facts:
     the same engine and goes first. `watch_seconds` is the pause between two looks for new files, where the
     input is watched, and `watch_error` says why the last look came to nothing; `files_left` is the number of new
     files that could not be added, and `file_left_why` the reason for the first of them. `pools` are those whose living
-    workers may have the engine, and `outages` what workers or reapers wait for; the job `stands` where all of
+    workers may have the engine, and `outages` what workers or reapers wait for; the job is `stalled` if all of
     its workers do. The facts were `read_at` a moment of the ledger's clock, `state_since` is when the job got its state,
     `moved_at` when its last lease ended, and `worker_seen_at` the last sign of a worker of the pool, if it has none
     now. `outlook` is what is expected of its deadline, None without one.
@@ -88,7 +88,7 @@ class Facts:
     leased: int = 0
     max_parallel: int | None = None
     rows_per_second: float | None = None
-    stands: bool = False
+    stalled: bool = False
     reaper_seconds: float | None = None
     part_seconds: float | None = None
     lease_seconds: float | None = None

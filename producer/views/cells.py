@@ -7,6 +7,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from nightshift.common.ledger.queries import job_pace
 from nightshift.producer.views.rates import Values, rows_over
 
 STATE_STYLES = {
@@ -28,6 +29,17 @@ STATE_STYLES = {
 def duration(seconds: float | None) -> str:
     """0:01:30; a dash where unknown."""
     return "—" if seconds is None else str(timedelta(seconds=round(seconds)))
+
+
+def eta(row: Values) -> str:
+    """Return the time to the end of a job with its bounds, such as "0:12:00 (0:10:00 to 0:15:00)"."""
+    found = job_pace.pace(row)
+    if found is None or found.eta is None:
+        return duration(None)
+    low, likely, high = found.eta
+    bounds = "" if low is None or high is None else f"{duration(low)} to {duration(high)}"
+    is_exact = not bounds or duration(low) == duration(high)
+    return duration(likely) if is_exact else f"{duration(likely)} ({bounds})"
 
 
 def progress_bar(row: Values, width: int) -> ProgressBar:

@@ -8,6 +8,7 @@ from typing import Any
 from nightshift.common.allocation.deadlines import Outlook, Standing, outlook
 from nightshift.common.ledger import Connection
 from nightshift.common.ledger.jobs import deadlines
+from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState
 from nightshift.common.text import counted
 from nightshift.producer.views.rates import Values
@@ -46,8 +47,6 @@ class Deadline:
         if (why := WITHOUT_EFFECT.get(self.outlook.standing)) is not None:
             return f"{why}: the deadline has no effect"
         more, text = self.outlook.more_slots, self.brief
-        if self.outlook.standing is Standing.LATE and self.outlook.late_seconds is None:
-            text = "late without a worker"
         if more is not None:
             text += f", on time with {counted(more, 'more worker')}"
         return text
@@ -72,9 +71,11 @@ def with_deadlines(connection: Connection, rows: Sequence[Values]) -> list[dict[
     standings = deadlines.standings(connection, ids)
     running = [job for job, row in standings.items() if row["state"] == JobState.RUNNING]
     works = deadlines.works(connection, job_ids=running) if running else {}
+    etas = {row["job"]: job_pace.likely_eta(job_pace.pace(row)) for row in rows}
     found = {
         job: Deadline(
-            row["finish_by"].astimezone(), _ended(row) if job not in works else outlook(works[job])
+            row["finish_by"].astimezone(),
+            _ended(row) if job not in works else outlook(works[job], etas[job]),
         )
         for job, row in standings.items()
     }

@@ -49,14 +49,21 @@ def as_json(row: Values) -> dict[str, Any]:
     return values
 
 
+PACE = (
+    "rows_per_second",
+    "rows_per_second_low",
+    "rows_per_second_high",
+    "output_tokens_per_second",
+    "eta_seconds",
+    "eta_seconds_low",
+    "eta_seconds_high",
+)
+"""Columns of job_progress that say how fast a job is, and when it ends."""
+
+
 def without_pace(row: Values) -> Values:
-    """A row that was read before Postgres went away: nobody knows its rates and its end now."""
-    return {
-        **row,
-        "rows_per_second": None,
-        "output_tokens_per_second": None,
-        "eta_seconds": None,
-    }
+    """Return a row that was read before an outage of Postgres, without the figures that are unknown now."""
+    return {**row, **dict.fromkeys(PACE)}
 
 
 def plain(row: Values) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from nightshift.common.text import (
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.views.cells import (
     duration,
+    eta,
     fact_grid,
     failed,
     job_state,
@@ -64,7 +65,9 @@ def job(
         _title(row),
         place(row),
         _bar(row),
-        Text(STARTING, "yellow") if starting else _pace(row, closing=closing, stands=row["stands"]),
+        Text(STARTING, "yellow")
+        if starting
+        else _pace(row, closing=closing, stalled=row["stalled"]),
         *(Text(each.sentence(), "red") for each in outages),
         *_deadline(row),
         _batches(row),
@@ -175,7 +178,7 @@ def line(row: Values, outages: Sequence[Outage] = ()) -> str:
     if row["rows_per_second"] is not None:
         parts.append(f"{row['rows_per_second']:,.1f} rows/s")
     if row["eta_seconds"] is not None:
-        parts.append(f"{duration(row['eta_seconds'])} to go")
+        parts.append(f"{eta(row)} to go")
     if row["cost"] is not None:
         parts.append(f"cost {cost(row)}")
     if row.get("deadline") is not None and row["status"] == "running":
@@ -455,17 +458,17 @@ def _bar(row: Values) -> Table:
     return grid
 
 
-def _pace(row: Values, *, closing: bool, stands: bool = False) -> Text:
+def _pace(row: Values, *, closing: bool, stalled: bool = False) -> Text:
     if closing:
         return Text("every row is done, the files are being put in place", "green")
     if loads := loading(row):
         return Text(loads, "yellow")
-    if stands:
-        return Text("stands still, until what is away is back", "red")
+    if stalled:
+        return Text("stalled until what it waits for is back", "red")
     text = Text(f"{number(row['rows_per_second'])} rows/s")
     if row["output_tokens"]:
         text.append(f"   {number(row['output_tokens_per_second'])} tokens/s")
-    text.append(f"   {duration(row['eta_seconds'])} to go")
+    text.append(f"   {eta(row)} to go")
     if row["prompt_tokens"]:
         tokens = f"{counted(row['prompt_tokens'], 'token')} in, {row['output_tokens']:,} out"
         text.append(f"   {tokens}{thoughts(row)}", "bright_black")

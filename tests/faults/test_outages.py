@@ -149,7 +149,7 @@ def test_a_full_disk_is_said_by_every_door_and_no_more_once_there_is_room(
     }
     said_at(doors)
     stands = door.status("disk")
-    assert stands["stands"]
+    assert stands["stalled"]
     assert stands["rows_per_second"] is stands["eta_seconds"] is None
     line = [line for line in watched.read_text().splitlines() if says(line)][-1]
     assert "rows/s" not in line, "no rate of before stands beside it"

@@ -164,6 +164,7 @@ def test_status_says_what_is_expected(world: World, seconds: float, text: str) -
     job_id = world.job(300, *[100] * 100)
     make_ready(world, child_of(world.specs[job_id]))
     measured(world, job_id, seconds=30)
+    world.do("UPDATE attempts SET claimed_at = ended_at - interval '30 s'")
     world.lease(job_id, owner="child-1")
     due(world, job_id, seconds)
     found = seen(world, job_id)

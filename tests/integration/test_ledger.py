@@ -1392,6 +1392,7 @@ def steady(
 ) -> tuple[float, float]:
     """Rate and ETA when `done` batches (claimed, committed: seconds ago) of `total` are over."""
     job_id = world.job(*[rows] * total)
+    make_ready(world, child_of(world.specs[job_id]))
     with world.ledger.transaction() as connection:
         connection.exec_driver_sql(
             "UPDATE jobs SET started_at = now() - make_interval(secs => %s)",
@@ -1458,10 +1459,9 @@ def test_at_half_way_of_a_pipeline_the_time_to_fill_it_does_not_count(
 
 def test_a_job_that_stands_still_says_so(world: World) -> None:
     done = [(600 + 5.0 * (10 - place), 600 + 5.0 * (9 - place)) for place in range(10)]
-    assert steady(world, done, 20)[0] == pytest.approx(2, rel=0.25), "nobody works on it"
+    assert steady(world, done, 20)[0] == pytest.approx(2, rel=0.25), "nothing is leased"
     (job_id,) = world.specs
     child = child_of(world.specs[job_id])
-    make_ready(world, child)
     world.lease(job_id, owner=child.id)
     since = "UPDATE attempts SET claimed_at = now() - interval '600 s' WHERE outcome IS NULL RETURNING 1"
     world.ask(since)

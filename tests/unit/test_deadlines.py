@@ -100,10 +100,30 @@ def test_what_a_job_needs_and_what_is_expected_of_it(
     work: Work, needed: float, expected: Outlook
 ) -> None:
     assert slots_needed(work) == pytest.approx(needed)
-    assert outlook(work) == expected
+    at_work = bool(work.rows and work.rate and work.slots)
+    eta = work.rows / (work.rate * work.slots) if at_work and work.rate else None
+    assert outlook(work, eta) == expected
     assert is_beyond_reach(work) is (
         expected.standing is Standing.LATE and expected.more_slots is None
     )
+
+
+@pytest.mark.parametrize(
+    ("work", "eta", "expected"),
+    [
+        (WORK, HOUR / 2, ON_TIME),
+        (WORK, HOUR + 100, Outlook(Standing.LATE, 100, 1)),
+        # The pace is not that of the slots: it tells when the job ends, and the slots how many more would help.
+        (LATE, 1.5 * HOUR, Outlook(Standing.LATE, HOUR / 2, 2)),
+        (replace(LATE, most_slots=3), 1.5 * HOUR, Outlook(Standing.LATE, HOUR / 2, None)),
+        # Without a pace nobody knows by how much it will be late.
+        (WORK, None, ON_TIME),
+        (LATE, None, Outlook(Standing.LATE, None, 3)),
+        (replace(LATE, rate=None), HOUR / 2, NO_RATE),
+    ],
+)
+def test_the_pace_tells_when_a_job_ends(work: Work, eta: float | None, expected: Outlook) -> None:
+    assert outlook(work, eta) == expected
 
 
 @pytest.mark.parametrize("seconds_left", [-60, 1, 70, 130, 200, 400, 4000])

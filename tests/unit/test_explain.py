@@ -174,7 +174,7 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
     ),
     (
         "every worker waits",
-        {"leased": 4, "children_at_work": 1, "stands": True, "outages": [AWAY]},
+        {"leased": 4, "children_at_work": 1, "stalled": True, "outages": [AWAY]},
         "storage_away",
         "1 worker has waited 9 s for the storage of its files, on gpu-1: No space left",
         "",
@@ -354,7 +354,7 @@ def test_what_bounds_a_job_that_is_at_work_is_said_too() -> None:
 KINDS: list[tuple[str, dict[str, Any], list[str]]] = [
     (
         "every worker waits",
-        {"leased": 4, "children_at_work": 1, "stands": True, "outages": [AWAY]},
+        {"leased": 4, "children_at_work": 1, "stalled": True, "outages": [AWAY]},
         ["storage_away", "standing"],
     ),
     (

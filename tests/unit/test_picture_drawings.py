@@ -1,10 +1,10 @@
 """Pictures of a job: what is drawn where, the forecast, and what a legend says."""
 
 import re
-from collections.abc import Sequence
 
 import pytest
 
+from nightshift.common.ledger.queries.job_pace import Pace, Range
 from nightshift.producer.serve.console.pictures import (
     forecast,
     lanes,
@@ -64,37 +64,36 @@ def test_a_life_is_cut_into_as_many_pieces_as_it_has_changes_for(
 
 
 EVEN = life(*range(0, 310, 10))  # a row a second for 300 s
-UNEVEN = life(*range(0, 210, 10), *[200 + 20 * at for at in range(1, 6)], *[300] * 5)
+
+
+def paced(low: float | None, likely: float, high: float | None, left: float) -> Pace:
+    """A pace, with the time that so many rows take."""
+    ends = [None if not each else left / each for each in (high, likely, low)]
+    return Pace(Range(low, likely, high), Range(ends[0], left / likely, ends[2]))
 
 
 @pytest.mark.parametrize(
-    ("points", "left", "rate_now", "found"),
+    ("pace", "found"),
     [
-        (EVEN, 0, 1.0, None),
-        (EVEN, 100, None, None),
-        (EVEN, 100, 0.0, None),
-        (EVEN[:1], 100, 1.0, None),
-        (EVEN, 100, 1.0, (1.0, 1.0, 400, 400, 400)),
-        # The rate that the page shows is never outside.
-        (EVEN, 100, 2.0, (1.0, 2.0, 350, 350, 400)),
-        (EVEN, 100, 0.5, (0.5, 1.0, 500, 400, 500)),
+        (None, None),
+        (Pace(Range(None, 1.0, None), None), None),
+        (Pace(Range(None, 1.0, None), Range(None, 0.0, None)), None),
+        (paced(None, 1.0, None, 100), (1.0, 1.0, 400, 400, 400)),
+        (paced(1.0, 1.0, 1.0, 100), (1.0, 1.0, 400, 400, 400)),
+        (paced(0.5, 1.0, 2.0, 100), (0.5, 2.0, 400, 350, 500)),
         # Nothing came in half of the time: nobody knows whether the job ends.
-        (UNEVEN, 100, 1.0, (0.0, 2.0, 400, 350, None)),
+        (paced(0.0, 1.0, 2.0, 100), (0.0, 2.0, 400, 350, None)),
     ],
 )
 def test_the_forecast(
-    points: Sequence[Point],
-    left: int,
-    rate_now: float | None,
-    found: tuple[float, float, float, float, float | None] | None,
+    pace: Pace | None, found: tuple[float, float, float, float, float | None] | None
 ) -> None:
-    made = forecast.fan(points, 300, left, rate_now)
+    made = forecast.fan(pace, 300)
     if found is None:
         assert made is None
         return
     assert made is not None
-    said = (made.slow, made.fast, made.end, made.fast_end, made.slow_end)
-    assert said == pytest.approx(found)
+    assert (made.slow, made.fast, made.end, made.fast_end, made.slow_end) == pytest.approx(found)
 
 
 @pytest.mark.parametrize(
@@ -213,8 +212,8 @@ def test_names_of_hosts_are_text() -> None:
 
 
 def test_an_end_that_no_calendar_has_is_none() -> None:
-    made = forecast.fan(EVEN, 300, 10**13, 1e6)
+    made = forecast.fan(paced(1.0, 1e6, 1e6, 10**13), 300)
     assert rate.draw(EVEN, Span(0, 600), 300, made, None, ROWS)
     assert made is not None
     assert made.slow_end is None
-    assert forecast.fan(EVEN, 300, 10**13, 1.0) is None
+    assert forecast.fan(paced(None, 1.0, None, 10**13), 300) is None

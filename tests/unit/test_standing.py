@@ -36,7 +36,7 @@ DAY = 86_400.0
 def away(kind: Kind, seconds: float) -> dict[str, Any]:
     since = NOW - timedelta(seconds=seconds)
     outage = Outage(7, "disk", kind, 1, ("host-9",), since, seconds, "No space on /mnt/host-9")
-    return {"leased": 1, "children_at_work": 1, "stands": True, "outages": [outage]}
+    return {"leased": 1, "children_at_work": 1, "stalled": True, "outages": [outage]}
 
 
 def over(state: JobState, **more: Any) -> dict[str, Any]:
@@ -126,7 +126,7 @@ CASES: list[tuple[str, dict[str, Any], str, str, bool]] = [
     ("a rate limit", away(Kind.RATE, 9 * AWAY_SECONDS), "waits", "rate_away", False),
     (
         "storage away for one of two",
-        {**away(Kind.STORAGE, AWAY_SECONDS), "stands": False},
+        {**away(Kind.STORAGE, AWAY_SECONDS), "stalled": False},
         "at work",
         "storage_away",
         False,

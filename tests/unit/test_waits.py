@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 import pytest
 
 from nightshift.common.ledger.fleet.outages import Kind, Outage
-from nightshift.common.ledger.queries import job_pace
 from nightshift.worker.telemetry.waits import LASTING_SECONDS, QUIET_SECONDS, Waits
 
 
@@ -81,23 +80,3 @@ def test_an_outage_is_one_sentence_without_hosts_and_causes_for_a_guest(
 ) -> None:
     away = Outage(7, "disk", Kind.STORAGE, workers, AWAY.hosts, AWAY.since, AWAY.seconds, AWAY.why)
     assert away.sentence(is_guest=is_guest) == sentence
-
-
-@pytest.mark.parametrize(
-    ("told", "waiting", "workers", "rows_left", "stands"),
-    [
-        (1, 1, 1, 9, True),
-        (2, 2, 2, 9, True),
-        (2, 1, 2, 9, False),  # one child that waits for two things, beside one at work
-        (1, 2, 3, 9, False),
-        (1, 1, 0, 9, True),  # a child that loads or leaves is none of its workers
-        (1, 0, 1, 9, False),  # a reaper waits
-        (1, 0, 1, 0, True),  # a reaper waits, and its end alone is left
-        (0, 0, 0, 9, False),
-        (0, 0, 0, 0, False),
-    ],
-)
-def test_a_job_stands_still_where_every_worker_of_it_or_its_end_waits(
-    told: int, waiting: int, workers: int, rows_left: int, stands: bool
-) -> None:
-    assert job_pace.stands(told, waiting, workers, rows_left) is stands

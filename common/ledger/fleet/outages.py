@@ -128,19 +128,12 @@ def tell(connection: Connection, teller: Teller, waits: Sequence[Wait]) -> None:
         )
 
 
-OF_JOB = """
-    ((o.job_id = j.id AND j.state <> 'paused')
-     OR (o.job_id IS NULL AND j.state = 'running' AND o.pool = j.pool AND o.engine_key = j.engine_key))
-    AND o.until > now() AND j.closed_at IS NULL
-"""
-"""Whether outage o is one of job j now."""
-
-LISTED = text(f"""
+LISTED = text("""
     SELECT j.id, j.name, o.kind, count(o.engine_key) AS workers,
            array_agg(DISTINCT o.host) AS hosts, min(o.since) AS since,
            extract(epoch FROM now() - min(o.since))::float8 AS seconds,
            (array_agg(o.why ORDER BY o.until DESC))[1] AS why
-    FROM outages o JOIN jobs j ON {OF_JOB}
+    FROM open_outages o JOIN jobs j ON j.id = o.job
     WHERE j.id = coalesce(CAST(:job AS bigint), j.id)
     GROUP BY j.id, j.name, o.kind ORDER BY j.id, o.kind
 """)

@@ -1,54 +1,18 @@
-"""Jobs as people look at them: job_progress with the pace and the signs of job_pace."""
+"""Jobs as every view shows them: job_progress with what their rows had in common, and their pace."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from sqlalchemy import RowMapping, text
+from sqlalchemy import text
 
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.fleet import outages
 
-Looked = dict[str, Any]
-"""A row of job_progress with the columns of job_pace."""
-
-JOBS = f"""
-    SELECT p.*, k.workers, k.loading_seconds, k.seconds_since_sign, k.worked_seconds, k.model,
-           k.remark,
-           coalesce(w.waiting_for_files, false) AS waiting_for_files, away.told,
-           away.children_waiting,
-           s.rows_shared, s.cached_tokens, s.reasoning_tokens,
+JOBS = """
+    SELECT p.*, s.rows_shared, s.cached_tokens, s.reasoning_tokens,
            (SELECT resolved FROM jobs WHERE id = p.job) AS resolved,
            s.cached_tokens::float8 / nullif(s.prompt_tokens_spent, 0) AS cached_fraction
-    FROM job_progress p JOIN job_pace k USING (job) JOIN job_sharing s USING (job)
-    LEFT JOIN watch_status w USING (job)
-    CROSS JOIN LATERAL (
-        SELECT count(*) AS told,
-               count(DISTINCT o.who) FILTER (WHERE o.engine_key IS NOT NULL) AS children_waiting
-        FROM outages o JOIN jobs j ON j.id = p.job AND {outages.OF_JOB}
-    ) AS away
+    FROM job_progress p JOIN job_sharing s USING (job)
 """
-
-
-def listed(connection: Connection, limit: int = 1000) -> list[Looked]:
-    """The newest jobs, the last one first."""
-    found = connection.execute(LISTED, {"limit": limit})
-    return [_looked(row) for row in found.mappings()]
-
-
-def of(connection: Connection, job_id: int) -> Looked:
-    """One job."""
-    return _looked(connection.execute(ONE, {"id": job_id}).mappings().one())
-
-
-def some(connection: Connection, job_ids: Sequence[int]) -> list[Looked]:
-    """These jobs, the last one first."""
-    return [_looked(row) for row in connection.execute(SOME, {"ids": list(job_ids)}).mappings()]
-
-
-def unfinished(connection: Connection, limit: int) -> list[Looked]:
-    """Jobs that run or are paused, the last one first."""
-    return [_looked(row) for row in connection.execute(UNFINISHED, {"limit": limit}).mappings()]
-
 
 UNFINISHED = text(JOBS + "WHERE p.status IN ('running', 'paused') ORDER BY job DESC LIMIT :limit")
 """Jobs that are not over, newest first."""
@@ -67,25 +31,82 @@ ONE = text(f"""
 """)
 """One job, also with what is known of its ids, and of the rows that its condition leaves out."""
 
+ETAS = text("""
+    SELECT job, eta_seconds::float8, eta_seconds_low::float8, eta_seconds_high::float8,
+           rows_per_second::float8, rows_per_second_low::float8, rows_per_second_high::float8
+    FROM job_pace WHERE job = ANY (CAST(:ids AS bigint[])) AND rows_per_second IS NOT NULL
+""")
+"""The paces of some jobs."""
 
-def stands(told: int, waiting: int, workers: int, rows_left: int) -> bool:
-    """Whether a job stands still, of which `told` outages are known: all of its `workers` are among the `waiting`
-    children, or no row is left and the end of the job waits.
+Looked = dict[str, Any]
+"""A row of JOBS by column."""
+
+
+class Range(NamedTuple):
+    """A figure with the bounds that it had lately; the bounds are None if too few commits are known."""
+
+    low: float | None
+    likely: float
+    high: float | None
+
+
+class Pace(NamedTuple):
+    """Rows per second of a job, and the seconds until its last row at that pace; `eta` is None without a worker.
+
+    The view `job_pace` computes both, for everybody: `rows_per_second` over the time at work of the latest commits, the
+    bounds as the 10th and the 90th percentile of the paces of blocks of these commits. At the high pace the job ends
+    after the low number of seconds.
     """
-    return told > 0 and (rows_left == 0 or waiting >= workers)
+
+    rows_per_second: Range
+    eta: Range | None
 
 
-def _looked(row: RowMapping) -> Looked:
-    """A row with its rates. Without a worker that has the engine, the end of the job is unknown. A job that waits
-    for files has no rate, and neither has a job of which every worker, or the end, waits for something that is
-    away: the measured rate is an old one.
-    """
-    values = dict(row)
-    left = values["rows_total"] - values["rows_done"] - values["rows_failed"]
-    told, waiting = values.pop("told"), values.pop("children_waiting")
-    values["stands"] = stands(told, waiting, values["workers"] or 0, left)
-    if values["waiting_for_files"] or values["stands"]:
-        values["rows_per_second"] = values["output_tokens_per_second"] = None
-    rate = values["rows_per_second"]
-    values["eta_seconds"] = round(left / rate, 1) if rate and values["workers"] else None
-    return values
+def pace(row: Mapping[Any, Any]) -> Pace | None:
+    """Return the pace in a row of JOBS or of job_pace; None for a job without one."""
+    rate = _range(row, "rows_per_second")
+    return None if rate is None else Pace(rate, _range(row, "eta_seconds"))
+
+
+def likely_eta(known: Pace | None) -> float | None:
+    """Return the likely seconds to the end; None if they are unknown."""
+    return None if known is None or known.eta is None else known.eta.likely
+
+
+def _range(row: Mapping[Any, Any], name: str) -> Range | None:
+    likely, low, high = row[name], row[f"{name}_low"], row[f"{name}_high"]
+    if likely is None:
+        return None
+    return Range(
+        None if low is None else float(low), float(likely), None if high is None else float(high)
+    )
+
+
+def listed(connection: Connection, limit: int = 1000) -> list[Looked]:
+    """Return the newest jobs, newest first."""
+    return _rows(connection, LISTED, {"limit": limit})
+
+
+def of(connection: Connection, job_id: int) -> Looked:
+    """Return one job."""
+    return dict(connection.execute(ONE, {"id": job_id}).mappings().one())
+
+
+def some(connection: Connection, job_ids: Sequence[int]) -> list[Looked]:
+    """Return these jobs, newest first."""
+    return _rows(connection, SOME, {"ids": list(job_ids)})
+
+
+def unfinished(connection: Connection, limit: int) -> list[Looked]:
+    """Return jobs that run or are paused, newest first."""
+    return _rows(connection, UNFINISHED, {"limit": limit})
+
+
+def paces(connection: Connection, job_ids: Sequence[int]) -> dict[int, Pace]:
+    """Return the pace of each job that has one."""
+    found = connection.execute(ETAS, {"ids": list(job_ids)}).mappings()
+    return {row["job"]: each for row in found if (each := pace(row)) is not None}
+
+
+def _rows(connection: Connection, statement: Any, values: Mapping[str, Any]) -> list[Looked]:
+    return [dict(row) for row in connection.execute(statement, values).mappings()]

@@ -1,13 +1,11 @@
 """What decides whether jobs move, of many jobs at once: each question is asked once for all of them."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import text
 
 from nightshift.common.ledger.connection import Connection, Row
-from nightshift.common.ledger.fleet import outages
 from nightshift.common.ledger.queries.job_facts import LIVING_SECONDS
 
 JOBS = text("""
@@ -61,16 +59,8 @@ CHILDREN = text("""
 """)
 """Living workers that have leases of each job."""
 
-TOLD = text(f"""
-    SELECT j.id, count(*) AS told,
-           count(DISTINCT o.who) FILTER (WHERE o.engine_key IS NOT NULL) AS waiting,
-           (SELECT count(*) FROM workers w
-            WHERE w.pool = j.pool AND w.engine_key = j.engine_key AND w.state IN ('ready', 'draining')
-              AND w.seen_at > now() - make_interval(secs => :alive)) AS workers
-    FROM outages o JOIN jobs j ON {outages.OF_JOB}
-    WHERE j.id = ANY (CAST(:ids AS bigint[])) GROUP BY j.id
-""")
-"""Outages of each job, the children that wait, and the children that have its engine."""
+STALLED = text("SELECT job, stalled FROM job_stalls WHERE job = ANY (CAST(:ids AS bigint[]))")
+"""Jobs with an open outage, and whether each is stalled."""
 
 RESTING = text("""
     SELECT job_id, count(*) AS batches, extract(epoch FROM max(not_before) - now())::float8 AS seconds,
@@ -97,15 +87,6 @@ TENANTS = text("SELECT id, tenant FROM jobs WHERE id = ANY (CAST(:ids AS bigint[
 """Whose jobs these are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """Outages of a job: how many, how many children wait, and how many have its engine."""
-
-    told: int
-    waiting: int
-    workers: int
-
-
 def jobs(connection: Connection, ids: Collection[int]) -> list[Row]:
     """The jobs, without their specs."""
     return list(connection.execute(JOBS, {"ids": list(ids)}).mappings())
@@ -129,12 +110,9 @@ def children(connection: Connection, ids: Collection[int]) -> dict[int, int]:
     return {row.job_id: row.children for row in connection.execute(CHILDREN, given)}
 
 
-def told(connection: Connection, ids: Collection[int]) -> dict[int, Told]:
-    """What is told of outages, by job; nothing for a job without any."""
-    given = {"ids": list(ids), "alive": LIVING_SECONDS}
-    return {
-        row.id: Told(row.told, row.waiting, row.workers) for row in connection.execute(TOLD, given)
-    }
+def stalled(connection: Connection, ids: Collection[int]) -> dict[int, bool]:
+    """Return whether each job with an open outage is stalled; nothing for a job without one."""
+    return {row.job: row.stalled for row in connection.execute(STALLED, {"ids": list(ids)})}
 
 
 def resting(connection: Connection, ids: Collection[int]) -> dict[int, Row]:

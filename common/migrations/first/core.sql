@@ -749,15 +749,49 @@ COMMENT ON COLUMN job_costs.estimated_tokens IS
     'Those of the tokens that were estimated, since the server did not count them.';
 COMMENT ON COLUMN job_costs.cost_is_estimate IS 'Whether the cost is of estimated tokens, too.';
 
+CREATE VIEW open_outages AS
+SELECT j.id AS job, o.who, o.host, o.kind, o.pool, o.engine_key, o.why, o.since, o.until
+FROM outages o JOIN jobs j
+  ON (o.job_id = j.id AND j.state <> 'paused')
+  OR (o.job_id IS NULL AND j.state = 'running' AND o.pool = j.pool AND o.engine_key = j.engine_key)
+WHERE o.until > now() AND j.closed_at IS NULL;
+COMMENT ON VIEW open_outages IS
+    'One row for each outage that a job waits for now, by who waits.';
+
+CREATE VIEW job_stalls AS
+SELECT job, outages, children_waiting,
+       children_waiting >= (
+           SELECT count(*) FROM workers w JOIN jobs j ON w.pool = j.pool AND w.engine_key = j.engine_key
+           WHERE j.id = job AND w.state IN ('ready', 'draining')
+             AND w.seen_at > now() - interval '1 minute')
+       OR (SELECT sum(rows_total - rows_done - rows_failed) FROM job_counters WHERE job_id = job) = 0
+           AS stalled
+FROM (
+    SELECT job, count(*) AS outages, count(DISTINCT who) FILTER (WHERE engine_key IS NOT NULL)
+           AS children_waiting
+    FROM open_outages GROUP BY job
+) AS waits;
+COMMENT ON VIEW job_stalls IS
+    'One row for each job with an open outage; stalled if all of its workers wait, or only its end does.';
+
 CREATE VIEW job_pace AS
 SELECT j.id AS job, w.workers, w.loading_seconds,
        coalesce(j.spec #>> '{engine,model}', j.spec #>> '{engine,callable}') AS model, j.remark,
        round(extract(epoch FROM now() - greatest(w.sign_at, c.committed_at))::numeric, 1)
            AS seconds_since_sign,
        CASE WHEN j.closed_at IS NOT NULL THEN j.worked_seconds END AS worked_seconds,
-       round((r.rows / r.seconds)::numeric, 3) AS rows_per_second,
-       round((r.tokens / r.seconds)::numeric, 3) AS output_tokens_per_second
+       round(r.rate::numeric, 3) AS rows_per_second,
+       round(r.low::numeric, 3) AS rows_per_second_low,
+       round(r.high::numeric, 3) AS rows_per_second_high,
+       round((r.tokens / r.seconds)::numeric, 3) AS output_tokens_per_second,
+       e.eta_seconds, e.eta_seconds_low, e.eta_seconds_high, coalesce(a.stalled, false) AS stalled
 FROM jobs j
+LEFT JOIN job_stalls a ON a.job = j.id
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(rows_total - rows_done - rows_failed), 0)::bigint AS rows_left,
+           coalesce(sum(batches_pending + batches_queued + batches_leased), 0)::bigint AS batches_open
+    FROM job_counters WHERE job_id = j.id
+) AS o
 LEFT JOIN LATERAL (
     SELECT count(*) FILTER (WHERE state IN ('ready', 'draining')
                               AND seen_at > now() - interval '1 minute') AS workers,
@@ -775,7 +809,7 @@ LEFT JOIN LATERAL (
 ) AS c ON j.state IN ('running', 'paused')
 LEFT JOIN LATERAL (
     WITH recent AS MATERIALIZED (
-        SELECT ended_at, claimed_at, row_count, output_tokens FROM attempts
+        SELECT ended_at, claimed_at, worker_id, row_count, output_tokens FROM attempts
         WHERE job_id = j.id AND outcome IN ('done', 'split')
           AND ended_at > now() - interval '30 minutes' AND ended_at >= j.started_at
         ORDER BY ended_at DESC LIMIT 1000
@@ -813,22 +847,54 @@ LEFT JOIN LATERAL (
         FROM clocked k JOIN recent e ON e.ended_at > k.since
         UNION ALL
         SELECT k.since, greatest(k.leased_since, k.since), now() FROM clocked k WHERE k.until = now()
-    ), idle AS (
-        SELECT coalesce(sum(greatest(begun - reached, interval '0')), interval '0') AS gaps
-        FROM (SELECT begun, coalesce(max(ended) OVER (
+    ), gaps AS MATERIALIZED (
+        SELECT ended, begun - reached AS gap
+        FROM (SELECT begun, ended, coalesce(max(ended) OVER (
                          ORDER BY begun ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), since)
                          AS reached
               FROM leases) AS ordered
-    ), counted AS (
-        SELECT sum(e.row_count) AS rows, sum(e.output_tokens) AS tokens
+        WHERE begun > reached
+    ), counted AS MATERIALIZED (
+        SELECT e.*, dense_rank() OVER (ORDER BY e.ended_at) AS number
         FROM clocked k JOIN recent e ON k.anchor IS NULL OR e.ended_at > k.anchor
+    ), sums AS MATERIALIZED (
+        SELECT sum(row_count) AS rows, sum(output_tokens) AS tokens,
+               greatest((max(number) + 9) / 10, count(DISTINCT worker_id)) AS size
+        FROM counted
+    ), blocks AS (
+        -- Successive commits, at most ten blocks, each of at least as many as there are children: children that
+        -- commit together are one step. The last, incomplete one is left out.
+        SELECT (c.number - 1) / s.size AS block, sum(c.row_count) AS rows, max(c.ended_at) AS ended
+        FROM counted c, sums s
+        GROUP BY (c.number - 1) / s.size, s.size HAVING max(c.number) - min(c.number) + 1 = s.size
+    ), paces AS MATERIALIZED (
+        SELECT b.rows / nullif(extract(epoch FROM b.ended - b.begun - coalesce((
+                   SELECT sum(g.gap) FROM gaps g WHERE g.ended > b.begun AND g.ended <= b.ended),
+                   interval '0')), 0) AS pace
+        FROM (SELECT block, rows, ended,
+                     lag(ended, 1, (SELECT since FROM clocked)) OVER (ORDER BY block) AS begun
+              FROM blocks) AS b
+    ), bounds AS (
+        SELECT percentile_cont(ARRAY[0.1, 0.9]) WITHIN GROUP (ORDER BY pace::float8) AS deciles
+        FROM paces HAVING count(pace) >= 4
+    ), mean AS MATERIALIZED (
+        SELECT s.rows, s.tokens,
+               nullif(extract(epoch FROM k.until - k.since - (SELECT coalesce(sum(gap), interval '0')
+                                                              FROM gaps)), 0)::float8 AS seconds
+        FROM clocked k, sums s
     )
-    SELECT n.rows, n.tokens,
-           nullif(extract(epoch FROM k.until - k.since - i.gaps), 0) AS seconds
-    FROM clocked k, idle i, counted n
-) AS r ON j.state = 'running';
+    SELECT m.tokens, m.seconds, m.rate,
+           CASE WHEN b.deciles IS NOT NULL THEN least(b.deciles[1], m.rate) END AS low,
+           CASE WHEN b.deciles IS NOT NULL THEN greatest(b.deciles[2], m.rate) END AS high
+    FROM (SELECT *, rows / seconds AS rate FROM mean OFFSET 0) AS m LEFT JOIN bounds b ON true
+) AS r ON j.state = 'running' AND NOT coalesce(a.stalled, false) AND o.batches_open > 0
+LEFT JOIN LATERAL (
+    SELECT round((o.rows_left / nullif(r.rate, 0))::numeric, 1) AS eta_seconds,
+           round((o.rows_left / nullif(r.high, 0))::numeric, 1) AS eta_seconds_low,
+           round((o.rows_left / nullif(r.low, 0))::numeric, 1) AS eta_seconds_high
+) AS e ON w.workers > 0;
 COMMENT ON VIEW job_pace IS
-    'One row a job: rates over the time in which somebody works on it, who works, the last sign.';
+    'One row a job: its pace over the time in which somebody works on it, when it ends at that pace, who works.';
 
 CREATE VIEW job_progress AS
 SELECT j.id AS job, j.name, j.pool, j.priority, j.state AS status, j.reason,
@@ -836,13 +902,13 @@ SELECT j.id AS job, j.name, j.pool, j.priority, j.state AS status, j.reason,
        c.batches_pending + c.batches_queued + c.batches_leased + c.batches_done + c.batches_dead
            AS batches_total,
        c.batches_pending, c.batches_queued, c.batches_leased, c.batches_done, c.batches_dead,
-       c.prompt_tokens, c.output_tokens, r.rows_per_second, r.output_tokens_per_second,
-       CASE WHEN r.rows_per_second > 0
-            THEN round((c.rows_total - c.rows_done - c.rows_failed) / r.rows_per_second, 1) END
-           AS eta_seconds,
+       c.prompt_tokens, c.output_tokens, r.rows_per_second, r.rows_per_second_low,
+       r.rows_per_second_high, r.output_tokens_per_second, r.eta_seconds, r.eta_seconds_low,
+       r.eta_seconds_high,
        j.output_uri, j.created_at, j.started_at, j.finished_at, k.engine_seconds, k.cost, j.archived_at,
        k.cost_is_estimate, coalesce(u.done, 0)::bigint AS rows_done_uncommitted,
-       coalesce(u.failed, 0)::bigint AS rows_failed_uncommitted
+       coalesce(u.failed, 0)::bigint AS rows_failed_uncommitted,
+       r.workers, r.loading_seconds, r.seconds_since_sign, r.worked_seconds, r.model, r.remark, r.stalled
 FROM jobs j
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(rows_total), 0)::bigint AS rows_total,

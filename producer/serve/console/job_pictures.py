@@ -58,13 +58,7 @@ def drawn(ledger: Ledger, job_id: int) -> str:
     now = times["closed"] if is_over else times["now"]
     points = series.points(leases.sample, leases.stride, times["began"], now)
     rows = rate.Rows(row["rows_total"], row["rows_done"], row["rows_failed"])
-    now_rate = None if is_over else row["rows_per_second"]
-    fan = forecast.fan(
-        points,
-        now,
-        rows.total - rows.done - rows.failed,
-        None if now_rate is None else float(now_rate),
-    )
+    fan = None if is_over else forecast.fan(job_pace.pace(row), now)
     past = Span(points[0].at, points[-1].at)
     finish_by = times["finish_by"]
     ahead = _ahead(past, fan, finish_by, is_over)

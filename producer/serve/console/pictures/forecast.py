@@ -1,23 +1,17 @@
-"""When a job ends, as a fan: by its rate now, and by how much the rate varied lately. Pure."""
+"""When a job ends, as a fan: at its pace and the bounds of that. Pure."""
 
-import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nightshift.producer.serve.console.pictures import series
-from nightshift.producer.serve.console.pictures.series import Point
-
-WINDOWS = 10
-"""Pieces of the last third of a life, whose rates say how much the rate varies."""
+from nightshift.common.ledger.queries.job_pace import Pace
 
 FARTHEST_SECONDS = 100 * 365 * 86_400.0
-"""An end that is farther away is none: a calendar ends, too."""
+"""A later end is not drawn: calendars end, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fan:
-    """Rows a second and the moment of the end: likely, at the fast side, at the slow side. `slow_end` is None where
-    nothing says that the job ever ends at the slow rate.
+    """Rows per second and the moment of the end: likely, at the fast side, at the slow side. `slow_end` is None if the
+    job does not end at the slow pace.
     """
 
     now: float
@@ -29,20 +23,21 @@ class Fan:
     slow_end: float | None
 
 
-def fan(points: Sequence[Point], now: float, left: int, rate: float | None) -> Fan | None:
-    """The forecast for `left` rows; None without a rate, where no row is left, and for an end out of sight.
-
-    `rate` is the one that the page shows. The last third of the life is cut into WINDOWS pieces; the 10th and the 90th
-    percentile of their rates are the slow and the fast side, never on the wrong side of `rate`.
-    """
-    if not rate or left <= 0 or len(points) < 2 or left > rate * FARTHEST_SECONDS:
+def fan(pace: Pace | None, now: float) -> Fan | None:
+    """Return the forecast at a pace; None without a time to the end, and for an end out of sight."""
+    if pace is None or pace.eta is None or not 0 < pace.eta.likely < FARTHEST_SECONDS:
         return None
-    begin = now - (now - points[0].at) / 3
-    edges = [begin + (now - begin) * at / WINDOWS for at in range(WINDOWS + 1)]
-    pairs = zip(
-        series.rates(points, "done", edges), series.rates(points, "failed", edges), strict=True
+    (slow, rate, fast), (soonest, likely, latest) = pace.rows_per_second, pace.eta
+    fast_end = now + (likely if soonest is None else soonest)
+    slow_end: float | None = now + likely
+    if slow is not None:
+        slow_end = now + latest if latest is not None and latest < FARTHEST_SECONDS else None
+    return Fan(
+        now,
+        rate,
+        rate if fast is None else fast,
+        rate if slow is None else slow,
+        now + likely,
+        fast_end,
+        slow_end,
     )
-    deciles = statistics.quantiles([sum(pair) for pair in pairs], n=10, method="inclusive")
-    slow, fast = min(deciles[0], rate), max(deciles[-1], rate)
-    slow_end = now + left / slow if left < slow * FARTHEST_SECONDS else None
-    return Fan(now, rate, fast, slow, now + left / rate, now + left / fast, slow_end)
