@@ -11,12 +11,12 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.jobs import spending
 from nightshift.common.ledger.jobs.spending import Commit, SimilarJob
+from nightshift.common.ranges import Range
 from nightshift.common.settings import Settings
 from nightshift.common.spec import STORED, GenerateTask, JobSpec, OpenaiEngineSpec
 from nightshift.common.spec.tasks.sampling import THINKING_TOKENS
 from nightshift.common.text import counted, left_out_rows, money
-from nightshift.producer.estimate import forecast, function_pace
-from nightshift.producer.estimate.forecast import Range
+from nightshift.producer.estimate import forecast
 from nightshift.producer.estimate.prompt_lengths import PromptLengths, measure_prompts
 from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.external_sort.spill import copies_folder
@@ -32,12 +32,16 @@ SAMPLE_ROWS = 1_000
 
 SAMPLE_SEED = 0
 
-LOOK_SECONDS = 5.0
-"""Seconds that a pilot should take which tells the speed of a function."""
+PILOT_BATCHES = 5
+"""Batches of a function's pilot: fewer and larger ones than those of a model, since each call may cost time by itself.
+The first has the start of the process in it and is left out, and the others tell how much the pace varies.
+"""
 
-PILOT_BATCHES = 4
-"""Batches of a function's pilot: fewer and larger ones than those of a model, since a call may take time for
-itself, and enough to tell how much they differ."""
+SHORT_SECONDS = 1.0
+"""A clock tells little about less engine time."""
+
+LIKE_BATCHES = 1.5
+"""Batches that are larger or smaller by no more than this count as batches of the same size."""
 
 FULL_WINDOWS = 4
 """With fewer rows than so many windows, the window of an engine was not full most of the time."""
@@ -45,9 +49,9 @@ FULL_WINDOWS = 4
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSpeed:
-    """What engines with the same key did: `pace` is the rows a second of one engine.
+    """What engines with the same key did for the same task: `pace` is the rows a second of one engine.
 
-    `output_tokens` is the mean of a row, known where the task was the same; `thoughts` is the mean number of
+    `output_tokens` is the mean of a row; `thoughts` is the mean number of
     output tokens that are thoughts. `window_rows` is the number of rows that one engine holds in flight; 0 where
     no worker lives. `seconds` are those of the engine, `batch_rows` the rows of a batch that was measured.
     """
@@ -115,7 +119,7 @@ def estimate(
             spec, sample_rows(plan, spec, SAMPLE_ROWS, SAMPLE_SEED), tokenizes=tokenizes
         )
         order = _order(ledger, spec, plan)
-    measured, living = (None, 0) if ledger is None else _measured_speed(ledger, spec, plan, pilot)
+    measured, living = (None, 0) if ledger is None else _measured_speed(ledger, spec, pilot)
     source = (
         f"living in the pool {spec.pool}" if living else "none lives now: --workers says how many"
     )
@@ -240,23 +244,19 @@ def _notes(spec: JobSpec, made: Estimate) -> list[str]:
     measured = made.measured
     if measured is None:
         notes.append(
-            "speed is not measured: no job with this engine has run in this ledger; "
-            "`--pilot 200` runs a sample now"
+            "speed is unknown: no job with this engine and task has run in this ledger; "
+            "run `estimate --pilot 200`"
         )
     elif measured.pace is None:
-        notes.append("speed is not measured: what ran was over before a clock could tell")
-    elif not measured.pace.low:
-        notes.append("the speed varies too much to say the time: a larger --pilot tells")
-    elif measured.pace.low == measured.pace.high:
-        notes.append("too few commits to say how much the speed varies: a larger --pilot tells")
-    is_function = spec.task.kind == "function"
-    if is_function and measured is not None and measured.pace is not None:
-        notes += _notes_of_function(made, measured, measured.pace)
-    elif measured is not None and 0 < measured.rows < FULL_WINDOWS * measured.window_rows:
         notes.append(
-            f"measured with {counted(measured.rows, 'row')}, and an engine holds {measured.window_rows:,} "
-            "at once: a full one is faster"
+            "speed is unknown: the rows ended before a clock could tell; run a larger --pilot"
         )
+    elif not measured.pace.low:
+        notes.append("the speed varies too much to tell the time: run a larger --pilot")
+    elif measured.pace.low == measured.pace.high:
+        notes.append("too few commits to tell how much the speed varies: run a larger --pilot")
+    if measured is not None and measured.pace is not None:
+        notes += _notes_on_speed(spec, made, measured)
     if not spec.engine.has_price:
         notes.append("cost is not known: the spec has no engine.price_per_hour and no token price")
     elif spec.engine.price_per_hour is not None:
@@ -271,31 +271,34 @@ def _notes(spec: JobSpec, made: Estimate) -> list[str]:
     return notes
 
 
-def _notes_of_function(made: Estimate, measured: MeasuredSpeed, pace: Range) -> list[str]:
-    """Why the range is wide, and the pilot that would tell more, where the job has rows enough for one."""
+def _notes_on_speed(spec: JobSpec, made: Estimate, measured: MeasuredSpeed) -> list[str]:
+    """Return in what the measured batches differ from those of the job."""
+    if spec.task.kind != "function":
+        if not 0 < measured.rows < FULL_WINDOWS * measured.window_rows:
+            return []
+        return [
+            f"measured with {counted(measured.rows, 'row')}, and an engine holds {measured.window_rows:,} "
+            "at once: a full one is faster"
+        ]
+    notes = []
+    if measured.seconds < SHORT_SECONDS:
+        notes.append(f"measured in {measured.seconds:.2f} s of work only: run a larger --pilot")
     batch = made.rows / made.batches
-    rows, why = 0.0, ""
-    if math.isinf(pace.high):
-        rows = LOOK_SECONDS * function_pace.RUNS_DIFFER * pace.low
-        why = (
-            f"{counted(measured.rows, 'row')} in {measured.seconds:.1f} s, with the start, say too little of how fast "
-            "the function is"
-        )
-    elif pace.middle is None:
-        rows = PILOT_BATCHES * batch
-        why = (
+    if not 1 / LIKE_BATCHES <= batch / measured.batch_rows <= LIKE_BATCHES:
+        notes.append(
             f"measured in batches of {measured.batch_rows:,.0f} rows, and the job has {batch:,.0f} in each: "
-            "time that a call takes for itself may be saved"
+            f"if a call costs time by itself, the speed differs; `--pilot {pilot_rows(batch)}` has such batches"
         )
-    if not why:
-        return []
-    rows = max(rows, 2 * measured.rows)
-    pilot = math.ceil(rows / 100) * 100
-    return [why if pilot >= made.rows else f"{why}: `--pilot {pilot}` tells more"]
+    return notes
+
+
+def pilot_rows(batch: float) -> int:
+    """Return the rows of a pilot whose batches have the size of those of the job."""
+    return math.ceil(PILOT_BATCHES * batch / 100) * 100
 
 
 def _measured_speed(
-    ledger: Ledger, spec: JobSpec, plan: Plan, pilot: int | None
+    ledger: Ledger, spec: JobSpec, pilot: int | None
 ) -> tuple[MeasuredSpeed | None, int]:
     """The speed, None where no such engine ran, and how many workers of the pool live.
 
@@ -304,19 +307,15 @@ def _measured_speed(
     task = spec.task.model_dump_json(by_alias=True, context=STORED)
     with ledger.transaction() as connection:
         living, window_rows = spending.slots(connection, spec.pool)
-        found = spending.similar_jobs(connection, spec.pool, spec.engine_key, task, only=pilot)
-        similar = [each for each in found if each.same_task] or found
+        similar = spending.similar_jobs(connection, spec.pool, spec.engine_key, task, only=pilot)
         commits = spending.commits_of(connection, [each.job for each in similar])
     if not commits:
         return None, living
-    same = all(each.same_task for each in similar)
     measured = MeasuredSpeed(
-        source=_source(similar, pilot is not None, same=same),
+        source=_source(similar, is_pilot=pilot is not None),
         rows=sum(each.rows for each in commits),
-        pace=_pace(spec, plan, commits),
-        output_tokens=forecast.ratio_range([(each.output_tokens, each.rows) for each in commits])
-        if same
-        else None,
+        pace=forecast.ratio_range([(each.rows, each.engine_seconds) for each in _warm(commits)]),
+        output_tokens=forecast.ratio_range([(each.output_tokens, each.rows) for each in commits]),
         window_rows=window_rows,
         thoughts=sum(each.reasoning_tokens for each in similar)
         / max(1, sum(each.rows_run for each in similar)),
@@ -326,14 +325,16 @@ def _measured_speed(
     return measured, living
 
 
-def _pace(spec: JobSpec, plan: Plan, commits: Sequence[Commit]) -> Range | None:
-    if spec.task.kind == "function":
-        return function_pace.function_pace(commits, plan.rows_total / plan.batches_total)
-    return forecast.ratio_range([(each.rows, each.engine_seconds) for each in commits])
+def _warm(commits: Sequence[Commit]) -> Sequence[Commit]:
+    """Return the commits without the first one of each child, which has the start of its work in it, if enough others
+    are known.
+    """
+    warm = [each for each in commits if not each.is_first]
+    return warm if len(warm) >= forecast.LEAST_BLOCKS else commits
 
 
-def _source(similar: Sequence[SimilarJob], is_pilot: bool, *, same: bool) -> str:
+def _source(similar: Sequence[SimilarJob], *, is_pilot: bool) -> str:
     if is_pilot:
         return f"the pilot (job {similar[0].job})"
     jobs = f"job {similar[0].job}" if len(similar) == 1 else f"{counted(len(similar), 'job')}"
-    return f"{jobs} with this engine" + ("" if same else ", of another task")
+    return f"{jobs} with this engine and task"

@@ -12,10 +12,10 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from nightshift.common.ranges import Range
 from nightshift.common.text import counted, counted_batches, money
 from nightshift.producer.estimate import forecast
 from nightshift.producer.estimate.estimate import Estimate
-from nightshift.producer.estimate.forecast import Range
 from nightshift.producer.views.cells import duration, fact_grid
 
 BAR_WIDTH = 24
@@ -117,7 +117,7 @@ def _answers(table: Table, made: Estimate) -> None:
 def _speed(table: Table, made: Estimate) -> None:
     measured = made.measured
     if measured is None or measured.pace is None:
-        table.add_row("speed", Text("not measured", "yellow"))
+        table.add_row("speed", Text("unknown: run `estimate --pilot 200`", "yellow"))
         return
     table.add_row("speed", f"{_range_text(measured.pace, _short)} rows/s an engine")
     table.add_row("", Text(f"{measured.source}, {counted(measured.rows, 'row')}", "bright_black"))
@@ -140,14 +140,14 @@ def _clock(made: Estimate) -> str:
 
 
 def _range_text(value: Range, text: Callable[[float], str]) -> str:
-    """The middle and its bounds; without a middle that is not known, or bounds that are the same or infinite."""
+    """The likely and its bounds; without a likely that is not known, or bounds that are the same or infinite."""
     if math.isinf(value.high):
         return f"at least {text(value.low)}"
     low, high = text(value.low), text(value.high)
-    if value.middle is None:
+    if value.likely is None:
         return f"{low} to {high}"
-    middle = text(value.middle)
-    return middle if low == high else f"{middle} ({low} to {high})"
+    likely = text(value.likely)
+    return likely if low == high else f"{likely} ({low} to {high})"
 
 
 def _most_text(value: Range, text: Callable[[float], str]) -> str:

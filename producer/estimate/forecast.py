@@ -1,10 +1,10 @@
-"""Ranges of figures: means and ratios with their bounds, and the sums made of them; pure."""
+"""Ranges of means and ratios, from samples and from commits. Pure."""
 
-import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
+
+from nightshift.common.ranges import Range
 
 MOST_BLOCKS = 20
 """Commits form at most so many blocks of neighbours: single commits vary with their grouping."""
@@ -19,50 +19,6 @@ NORMAL_90 = 1.645
 """Quantile of the normal distribution that leaves 5 % on each side."""
 
 SEED = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """A figure, and the bounds between which it lies nine times in ten.
-
-    The three are equal where it is not known how much the figure varies. `middle` is None where
-    only the bounds are known; `high` is infinite where only the lower one is.
-    """
-
-    low: float
-    middle: float | None
-    high: float
-
-    @classmethod
-    def exactly(cls, value: float) -> "Range":
-        """A figure without bounds."""
-        return cls(value, value, value)
-
-    def __add__(self, other: "Range") -> "Range":
-        """The sum; its bounds are those of both figures at the same end."""
-        return self._with(other, operator.add)
-
-    def times(self, factor: float) -> "Range":
-        """Every figure times a positive factor."""
-        middle = None if self.middle is None else self.middle * factor
-        return Range(self.low * factor, middle, self.high * factor)
-
-    def under(self, whole: float) -> "Range | None":
-        """`whole` over each figure, such as rows over rows a second; None where one may be 0."""
-        if self.low <= 0:
-            return None
-        middle = None if self.middle is None else whole / self.middle
-        return Range(whole / self.high, middle, whole / self.low)
-
-    def at_least(self, other: "Range") -> "Range":
-        """The larger figure at each end."""
-        return self._with(other, max)
-
-    def _with(self, other: "Range", combine: Callable[[float, float], float]) -> "Range":
-        middle = None
-        if self.middle is not None and other.middle is not None:
-            middle = combine(self.middle, other.middle)
-        return Range(combine(self.low, other.low), middle, combine(self.high, other.high))
 
 
 def mean_range(values: Sequence[int] | np.ndarray, share: float = 0.0) -> Range:
@@ -85,16 +41,16 @@ def ratio_range(pairs: Sequence[tuple[float, float]]) -> Range | None:
     under = np.array([pair[1] for pair in pairs], dtype=float)
     if not under.sum():
         return None
-    middle = float(over.sum() / under.sum())
+    likely = float(over.sum() / under.sum())
     edges = np.linspace(0, len(pairs), min(MOST_BLOCKS, len(pairs)) + 1).astype(int)[:-1]
     over, under = np.add.reduceat(over, edges), np.add.reduceat(under, edges)
     if len(edges) < LEAST_BLOCKS:
-        return Range.exactly(middle)
+        return Range.exactly(likely)
     drawn = np.random.default_rng(SEED).integers(0, len(edges), (RESAMPLES, len(edges)))
     sums = under[drawn].sum(axis=1)
     ratios = over[drawn].sum(axis=1)[sums > 0] / sums[sums > 0]
     low, high = np.quantile(ratios, [0.05, 0.95])
-    return Range(min(float(low), middle), middle, max(float(high), middle))
+    return Range(min(float(low), likely), likely, max(float(high), likely))
 
 
 def token_money(rows: int, *priced: tuple[float | None, Range | None]) -> Range | None:

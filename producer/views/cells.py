@@ -1,5 +1,6 @@
 """What tables are made of: cells, bars, empty tables."""
 
+import math
 from datetime import timedelta
 
 from rich import box
@@ -36,10 +37,11 @@ def eta(row: Values) -> str:
     found = job_pace.pace(row)
     if found is None or found.eta is None:
         return duration(None)
-    low, likely, high = found.eta
-    bounds = "" if low is None or high is None else f"{duration(low)} to {duration(high)}"
-    is_exact = not bounds or duration(low) == duration(high)
-    return duration(likely) if is_exact else f"{duration(likely)} ({bounds})"
+    likely, low = duration(found.eta.likely), duration(found.eta.low)
+    if found.eta.high == math.inf:
+        return f"{likely} (at least {low})"
+    high = duration(found.eta.high)
+    return likely if low == high else f"{likely} ({low} to {high})"
 
 
 def progress_bar(row: Values, width: int) -> ProgressBar:

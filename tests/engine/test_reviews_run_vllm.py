@@ -90,13 +90,13 @@ def the_estimate_fits(fleet: Fleet, spec: Path, table: list[dict[str, Any]]) -> 
     assert made["prompts"]["longest_allowed"] == 512
     of = {row["row_index"]: row["prompt_tokens"] for row in table}
     tokens = sorted(of[row["row_index"]] or of[row["answered_by"]] for row in table)
-    assert made["prompt_tokens_a_row"]["middle"] == pytest.approx(sum(tokens) / ROWS)
+    assert made["prompt_tokens_a_row"]["likely"] == pytest.approx(sum(tokens) / ROWS)
     assert (made["prompts"]["p50"], made["prompts"]["max"]) == (tokens[ROWS // 2 - 1], tokens[-1])
     answered = sum(row["output_tokens"] for row in table) / ROWS
-    assert made["output_tokens_a_row"]["middle"] == pytest.approx(answered)
+    assert made["output_tokens_a_row"]["likely"] == pytest.approx(answered)
     done = fleet.status("reviews")
-    assert made["engine_seconds"]["middle"] == pytest.approx(done["engine_seconds"], rel=0.05)
-    assert made["seconds"]["middle"] == pytest.approx(done["engine_seconds"] / 4, rel=0.05)
+    assert made["engine_seconds"]["likely"] == pytest.approx(done["engine_seconds"], rel=0.05)
+    assert made["seconds"]["likely"] == pytest.approx(done["engine_seconds"] / 4, rel=0.05)
     paid = done["engine_seconds"] * 2.0 / 3600 + sum(of.values()) * 0.5 / 1e6
     assert done["cost"] == pytest.approx(paid, rel=0.05)
     assert made["cost"]["low"] <= paid * 1.01

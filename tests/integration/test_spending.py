@@ -367,18 +367,20 @@ def test_jobs_with_the_same_engine_tell_what_they_did(world: World) -> None:
     spec = world.specs[job_id]
     task = spec.task.model_dump_json(by_alias=True, context=STORED)
     found = world.run(spending.similar_jobs, "default", spec.engine_key, task)
-    assert [(job.job, job.same_task, job.rows_run, job.engine_seconds) for job in found] == [
-        (other, True, 4, 2.0),
-        (job_id, True, 8, 4.0),
+    assert [(job.job, job.rows_run, job.engine_seconds) for job in found] == [
+        (other, 4, 2.0),
+        (job_id, 8, 4.0),
     ]
     assert world.run(spending.similar_jobs, "elsewhere", spec.engine_key, task) == []
     other_task = spec.task.model_copy(update={"prompt": "{{ other }}"}).model_dump_json(
         context=STORED
     )
-    assert not any(
-        job.same_task
-        for job in world.run(spending.similar_jobs, "default", spec.engine_key, other_task)
-    )
+    assert world.run(spending.similar_jobs, "default", spec.engine_key, other_task) == []
+    with world.ledger.transaction() as connection:
+        [only] = spending.similar_jobs(
+            connection, "default", spec.engine_key, other_task, only=job_id
+        )
+    assert only.job == job_id
     assert world.run(spending.commits_of, [job_id]) == [(4, 2.0, 5, 1, True), (4, 2.0, 5, 1, False)]
 
 

@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
+from nightshift.common.ranges import Range
 from nightshift.producer.estimate import forecast
-from nightshift.producer.estimate.forecast import Range
 
 
 def test_rows_over_a_pace_give_the_longest_time_for_the_slowest() -> None:
@@ -14,7 +14,7 @@ def test_rows_over_a_pace_give_the_longest_time_for_the_slowest() -> None:
     assert Range(0, 10, 20).under(400) is None
 
 
-def test_a_sum_adds_bounds_and_has_no_middle_where_one_has_none() -> None:
+def test_a_sum_adds_bounds_and_has_no_likely_where_one_has_none() -> None:
     assert Range(1, 2, 3) + Range(10, 20, 30) == Range(11, 22, 33)
     assert Range(1, 2, 3) + Range(0, None, 8) == Range(1, None, 11)
     assert Range(0, None, 8).times(2) == Range(0, None, 16)
@@ -22,7 +22,7 @@ def test_a_sum_adds_bounds_and_has_no_middle_where_one_has_none() -> None:
 
 def test_the_mean_of_a_sample_is_bounded_by_its_standard_error() -> None:
     found = forecast.mean_range([10, 20] * 50)
-    assert found.middle == 15
+    assert found.likely == 15
     # The standard deviation is 5.025, over the root of 100 and times 1.645: 0.827.
     assert (found.low, found.high) == pytest.approx((15 - 0.827, 15 + 0.827), abs=0.001)
     assert forecast.mean_range([7]) == Range.exactly(7)
@@ -62,7 +62,7 @@ def test_commits_of_one_group_do_not_look_like_a_varying_pace() -> None:
     commits = [(10.0, 4.0 if place % 4 == 0 else 0.0) for place in range(400)]
     found = forecast.ratio_range(commits)
     assert found is not None
-    assert found.middle == 10
+    assert found.likely == 10
     assert 9.9 < found.low <= found.high < 10.1
 
 
@@ -76,7 +76,7 @@ def test_tokens_cost_what_their_prices_say() -> None:
     cost = forecast.token_money(1_000, (2.0, Range(90, 100, 110)), (10.0, Range(0, None, 50)))
     assert cost is not None
     assert (cost.low, cost.high) == pytest.approx((0.18, 0.72))
-    assert cost.middle is None
+    assert cost.likely is None
 
 
 def test_tokens_that_nobody_knows_cost_nothing_only_where_they_are_free() -> None:

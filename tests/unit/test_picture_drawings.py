@@ -1,10 +1,12 @@
 """Pictures of a job: what is drawn where, the forecast, and what a legend says."""
 
+import math
 import re
 
 import pytest
 
-from nightshift.common.ledger.queries.job_pace import Pace, Range
+from nightshift.common.ledger.queries.job_pace import Pace
+from nightshift.common.ranges import Range
 from nightshift.producer.serve.console.pictures import (
     forecast,
     lanes,
@@ -66,19 +68,18 @@ def test_a_life_is_cut_into_as_many_pieces_as_it_has_changes_for(
 EVEN = life(*range(0, 310, 10))  # a row a second for 300 s
 
 
-def paced(low: float | None, likely: float, high: float | None, left: float) -> Pace:
+def paced(low: float, likely: float, high: float, left: float) -> Pace:
     """A pace, with the time that so many rows take."""
-    ends = [None if not each else left / each for each in (high, likely, low)]
-    return Pace(Range(low, likely, high), Range(ends[0], left / likely, ends[2]))
+    slowest = left / low if low else math.inf
+    return Pace(Range(low, likely, high), Range(left / high, left / likely, slowest))
 
 
 @pytest.mark.parametrize(
     ("pace", "found"),
     [
         (None, None),
-        (Pace(Range(None, 1.0, None), None), None),
-        (Pace(Range(None, 1.0, None), Range(None, 0.0, None)), None),
-        (paced(None, 1.0, None, 100), (1.0, 1.0, 400, 400, 400)),
+        (Pace(Range.exactly(1.0), None), None),
+        (Pace(Range.exactly(1.0), Range.exactly(0.0)), None),
         (paced(1.0, 1.0, 1.0, 100), (1.0, 1.0, 400, 400, 400)),
         (paced(0.5, 1.0, 2.0, 100), (0.5, 2.0, 400, 350, 500)),
         # Nothing came in half of the time: nobody knows whether the job ends.
@@ -216,4 +217,4 @@ def test_an_end_that_no_calendar_has_is_none() -> None:
     assert rate.draw(EVEN, Span(0, 600), 300, made, None, ROWS)
     assert made is not None
     assert made.slow_end is None
-    assert forecast.fan(paced(None, 1.0, None, 10**13), 300) is None
+    assert forecast.fan(paced(1.0, 1.0, 1.0, 10**13), 300) is None

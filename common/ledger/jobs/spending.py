@@ -237,11 +237,10 @@ def refuse_spent(connection: Connection, job_id: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SimilarJob:
-    """A job with the same engine in the same pool; `same_task` says that its task is the same, too."""
+    """A job with the same engine and task in the same pool."""
 
     job: int
     name: str
-    same_task: bool
     rows_run: int
     engine_seconds: float
     prompt_tokens: int
@@ -252,12 +251,11 @@ class SimilarJob:
 def similar_jobs(
     connection: Connection, pool: str, engine_key: str, task: str, *, only: int | None = None
 ) -> list[SimilarJob]:
-    """The latest 20 of them that have run rows, newest first, or `only` the job of that number;
+    """Return the latest 20 of them that have run rows, newest first, or `only` the job of that number, whatever its task;
     `task` is the task as JSON.
     """
     statement = text("""
-        SELECT j.id AS job, j.name, j.spec -> 'task' = CAST(:task AS jsonb) AS same_task,
-               s.rows_run, s.engine_seconds, s.prompt_tokens, s.output_tokens,
+        SELECT j.id AS job, j.name, s.rows_run, s.engine_seconds, s.prompt_tokens, s.output_tokens,
                s.reasoning_tokens
         FROM jobs j CROSS JOIN LATERAL (
             SELECT sum(rows_run)::bigint AS rows_run,
@@ -268,7 +266,8 @@ def similar_jobs(
             FROM job_spending WHERE job_id = j.id
         ) AS s
         WHERE j.pool = :pool AND j.engine_key = :engine_key AND s.rows_run > 0
-          AND (CAST(:only AS bigint) IS NULL OR j.id = :only)
+          AND CASE WHEN CAST(:only AS bigint) IS NULL THEN j.spec -> 'task' = CAST(:task AS jsonb)
+                   ELSE j.id = :only END
         ORDER BY j.id DESC LIMIT 20
     """)
     found = connection.execute(

@@ -1,11 +1,13 @@
 """Jobs as every view shows them: job_progress with what their rows had in common, and their pace."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import text
 
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ranges import Range
 
 JOBS = """
     SELECT p.*, s.rows_shared, s.cached_tokens, s.reasoning_tokens,
@@ -42,19 +44,11 @@ Looked = dict[str, Any]
 """A row of JOBS by column."""
 
 
-class Range(NamedTuple):
-    """A figure with the bounds that it had lately; the bounds are None if too few commits are known."""
-
-    low: float | None
-    likely: float
-    high: float | None
-
-
 class Pace(NamedTuple):
     """Rows per second of a job, and the seconds until its last row at that pace; `eta` is None without a worker.
 
-    The view `job_pace` computes both, for everybody: `rows_per_second` over the time at work of the latest commits, the
-    bounds as the 10th and the 90th percentile of the paces of blocks of these commits. At the high pace the job ends
+    The view `job_pace` computes both, for every reader: `rows_per_second` over the time at work of the latest commits,
+    the bounds as the 10th and the 90th percentile of the rates of blocks of these commits. At the high rate the job ends
     after the low number of seconds.
     """
 
@@ -74,12 +68,13 @@ def likely_eta(known: Pace | None) -> float | None:
 
 
 def _range(row: Mapping[Any, Any], name: str) -> Range | None:
-    likely, low, high = row[name], row[f"{name}_low"], row[f"{name}_high"]
+    likely, low, high = (row[f"{name}{bound}"] for bound in ("", "_low", "_high"))
     if likely is None:
         return None
-    return Range(
-        None if low is None else float(low), float(likely), None if high is None else float(high)
-    )
+    if low is None:
+        return Range.exactly(float(likely))
+    # At a low rate of 0 the job never ends.
+    return Range(float(low), float(likely), math.inf if high is None else float(high))
 
 
 def listed(connection: Connection, limit: int = 1000) -> list[Looked]:

@@ -25,19 +25,12 @@ class Fan:
 
 def fan(pace: Pace | None, now: float) -> Fan | None:
     """Return the forecast at a pace; None without a time to the end, and for an end out of sight."""
-    if pace is None or pace.eta is None or not 0 < pace.eta.likely < FARTHEST_SECONDS:
+    if pace is None or pace.eta is None or pace.eta.likely is None:
         return None
-    (slow, rate, fast), (soonest, likely, latest) = pace.rows_per_second, pace.eta
-    fast_end = now + (likely if soonest is None else soonest)
-    slow_end: float | None = now + likely
-    if slow is not None:
-        slow_end = now + latest if latest is not None and latest < FARTHEST_SECONDS else None
+    rate, eta = pace.rows_per_second, pace.eta
+    if not 0 < pace.eta.likely < FARTHEST_SECONDS or rate.likely is None:
+        return None
+    slow_end = now + eta.high if eta.high < FARTHEST_SECONDS else None
     return Fan(
-        now,
-        rate,
-        rate if fast is None else fast,
-        rate if slow is None else slow,
-        now + likely,
-        fast_end,
-        slow_end,
+        now, rate.likely, rate.high, rate.low, now + pace.eta.likely, now + eta.low, slow_end
     )
