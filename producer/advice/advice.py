@@ -1,4 +1,4 @@
-"""Which command helps, by who works here: one pure function for the command line, the API and the pages.
+"""What helps a job: one shape of advice for the command line, the API and the pages, and the commands by who works here.
 
 Each command that is advised is run by tests/integration/test_advice.py in each situation.
 """
@@ -27,6 +27,41 @@ class Need(StrEnum):
     REAPER = "reaper"
     WORKERS = "workers"
     AFRESH = "afresh"
+
+
+class Action(StrEnum):
+    """What helps a job that does not move."""
+
+    RESUME = "resume"
+    RETRY = "retry"
+    LOAD = "load"
+    """Try to load the engine again, on machines that could not."""
+    PRIORITY = "priority"
+    POOL = "pool"
+    WORKER = "worker"
+    """Start a worker, or whatever works on the ledger."""
+    SETTINGS = "settings"
+    UNCORDON = "uncordon"
+    FLEET = "fleet"
+    """See the machines."""
+    READ = "read"
+    """Read more about the job."""
+    SUBMIT = "submit"
+    REAPER = "reaper"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """An action that helps, for every reader: commands print the `command`, and pages make a button of the same action.
+
+    `command` is as it is typed on this ledger, empty without one. `value` is the new priority or pool, or the name of a
+    cordon; `asks` names a value that a person has to choose.
+    """
+
+    action: Action
+    command: str = ""
+    value: str = ""
+    asks: str = ""
 
 
 @dataclass(frozen=True, slots=True)

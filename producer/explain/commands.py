@@ -6,7 +6,7 @@ from nightshift.producer.cli import context
 
 
 def explain(job: context.JobName, *, as_json: context.AsJson = False) -> None:
-    """Say why a job moves or stands, in one sentence, and the command that helps."""
+    """Say why a job moves or stands, in one sentence, and the commands that help."""
     from nightshift.producer.advice.advice import spec_note
     from nightshift.producer.explain import facts, reasons
 
@@ -20,6 +20,6 @@ def explain(job: context.JobName, *, as_json: context.AsJson = False) -> None:
         return
     for each in given:
         typer.echo(f"job {found.id} ({found.spec.name}): {each.sentence}")
-        if each.command:
-            note = spec_note(each.command)
-            typer.echo(f"  {each.command}{note and f'    {note}'}")
+        for command in each.commands:
+            note = spec_note(command)
+            typer.echo(f"  {command}{note and f'    {note}'}")

@@ -224,7 +224,12 @@ def as_json(job: Job, reasons: Sequence[Reason]) -> dict[str, object]:
         "name": job.spec.name,
         "status": str(job.state),
         "reasons": [
-            {"kind": each.kind, "sentence": each.sentence, "command": each.command or None}
+            {
+                "kind": each.kind,
+                "sentence": each.sentence,
+                "command": next(iter(each.commands), None),
+                "commands": each.commands,
+            }
             for each in reasons
         ],
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nightshift.common.allocation.deadlines import Standing
 from nightshift.common.states import JobState
 from nightshift.common.text import counted, counted_batches, duration, first_few, plural, rate
-from nightshift.producer.advice.advice import Need, Subject, advise, load_log
+from nightshift.producer.advice.advice import Action, Advice, Need, Subject, advise, load_log
 from nightshift.producer.advice.here import Works
 from nightshift.producer.explain.snapshot import Facts, SlotFact
 
@@ -19,16 +19,19 @@ BACK = "until a reaper takes the leases back"
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason: a word for machines, a sentence for people, and the command that helps, if any; `priority` is
-    one with which the job would go first. `brief` is the sentence without figures that change by the second, where it
-    has any.
+    """One reason: a word for machines, a sentence for people, and what helps, the best first. `brief` is the sentence
+    without figures that change by the second, if it has any.
     """
 
     kind: str
     sentence: str
-    command: str = ""
+    advice: Sequence[Advice] = ()
     brief: str = ""
-    priority: int | None = None
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands that help, the best first."""
+        return [each.command for each in self.advice if each.command]
 
     @property
     def lasting(self) -> str:
@@ -51,12 +54,54 @@ def explain(facts: Facts) -> list[Reason]:
     return found or [Reason("soon", "its next batches are handed out within seconds")]
 
 
-def _advice(need: Need, facts: Facts) -> str:
-    """The command that helps; none for a reader who keeps no machines where it is about these."""
-    if facts.is_guest and need in (Need.WORK, Need.REAPER):
-        return ""
-    job = Subject(facts.job_id, facts.pool, facts.engine_key, facts.reason, facts.pools)
-    return advise(need, facts.here, job)
+MOST_NAMED = 3
+"""Pools, or cordons, that are advised each by name."""
+
+
+def _command(need: Need, facts: Facts) -> str:
+    return advise(need, facts.here, _subject(facts))
+
+
+def _subject(facts: Facts) -> Subject:
+    return Subject(facts.job_id, facts.pool, facts.engine_key, facts.reason, facts.pools)
+
+
+def _work(facts: Facts) -> list[Advice]:
+    """Advice to start what works on the job; none for a reader who keeps no machines."""
+    return [] if facts.is_guest else [Advice(Action.WORKER, _command(Need.WORK, facts))]
+
+
+def _fleet(facts: Facts) -> list[Advice]:
+    return [] if facts.is_guest else [Advice(Action.FLEET, "nightshift workers")]
+
+
+def _pools(facts: Facts) -> list[Advice]:
+    """Advice to move the job to another pool that has workers."""
+    others = [pool for pool in facts.pools if pool != facts.pool]
+    return [
+        Advice(Action.POOL, f"nightshift set {facts.job_id} --pool {pool}", pool) for pool in others
+    ]
+
+
+def _priority(facts: Facts, value: int) -> Advice:
+    command = f"nightshift set {facts.job_id} --priority {value}"
+    return Advice(Action.PRIORITY, command, str(value))
+
+
+def _resume(facts: Facts) -> list[Advice]:
+    job, command = _subject(facts), _command(Need.RESUME, facts)
+    if job.over_budget:
+        return [Advice(Action.RESUME, command, asks="budget")]
+    retry = [Advice(Action.RETRY)] if job.refused else []
+    return [*retry, Advice(Action.RESUME, command)]
+
+
+def _settings(facts: Facts, flag: str) -> Advice:
+    return Advice(Action.SETTINGS, f"nightshift set {facts.job_id} {flag}")
+
+
+def _read(command: str) -> Advice:
+    return Advice(Action.READ, command)
 
 
 def at_rest(facts: Facts) -> Reason:
@@ -70,19 +115,21 @@ def at_rest(facts: Facts) -> Reason:
             ends = facts.leased and not facts.alone
             busy = f"; {_verb(facts.leased, 'ends', 'end')} as usual" if ends else ""
             said = f"it is paused{why}"
-            return Reason("paused", said + busy, _advice(Need.RESUME, facts), said)
+            return Reason("paused", said + busy, _resume(facts), said)
         case JobState.COMPLETED if facts.rows_failed:
-            return Reason(
-                "completed",
-                f"it is completed, and {facts.rows_failed:,} of {counted(facts.rows_total, 'row')} failed",
-                f"nightshift errors {job}",
-            )
+            helps = [_read(f"nightshift errors {job}")]
+            if not facts.is_archived:
+                helps.append(Advice(Action.RETRY, _command(Need.RETRY_ROWS, facts)))
+            failed = f"{facts.rows_failed:,} of {counted(facts.rows_total, 'row')} failed"
+            return Reason("completed", f"it is completed, and {failed}", helps)
         case JobState.COMPLETED:
             return Reason("completed", "it is completed, and every row has an answer")
         case JobState.FAILED:
             why = f": {facts.reason}" if facts.reason else ", since some of its batches are dead"
-            again = Need.AFRESH if facts.is_archived else Need.RETRY
-            return Reason("failed", f"it failed{why}", _advice(again, facts))
+            again = Advice(Action.RETRY, _command(Need.RETRY, facts))
+            if facts.is_archived:
+                again = Advice(Action.SUBMIT, _command(Need.AFRESH, facts))
+            return Reason("failed", f"it failed{why}", [again])
         case _:
             return Reason("cancelled", "it is cancelled, which is final; its parts stay")
 
@@ -93,7 +140,7 @@ def _nobody(facts: Facts) -> Iterator[Reason]:
         nobody = "no `nightshift run` is running in this folder, so no worker runs the job"
         if facts.here.works is Works.PAGES:
             nobody += "; Ctrl-C ends these pages, which hold the folder"
-        yield Reason("no_run", nobody, _advice(Need.WORK, facts))
+        yield Reason("no_run", nobody, _work(facts))
     elif not facts.has_reaper:
         seen = facts.reaper_seconds
         ago = "no reaper is known" if seen is None else f"no reaper was seen for {duration(seen)}"
@@ -102,8 +149,8 @@ def _nobody(facts: Facts) -> Iterator[Reason]:
             what = "nothing is handed out"
         elif facts.watch_seconds is not None and not facts.state.over:
             what = "no reaper looks for new files"
-        command, brief = _advice(Need.REAPER, facts), f"no reaper is alive, so {what}"
-        yield Reason("no_reaper", f"{ago}, so {what}", command, brief)
+        helps = [] if facts.is_guest else [Advice(Action.REAPER, _command(Need.REAPER, facts))]
+        yield Reason("no_reaper", f"{ago}, so {what}", helps, f"no reaper is alive, so {what}")
 
 
 def _outages(facts: Facts) -> Iterator[Reason]:
@@ -124,15 +171,15 @@ def _all_over(facts: Facts) -> Iterator[Reason]:
         yield Reason("closing", "every row is over, and its files are being put in place")
     elif facts.watch_error is not None:
         message = f"all rows so far are finished, and the last check for new files failed: {facts.watch_error}"
-        yield Reason("look_failed", message, f"nightshift status {facts.job_id}")
+        yield Reason("look_failed", message, [_read(f"nightshift status {facts.job_id}")])
     else:
         message = f"all rows so far are finished, and a reaper checks for new files every {facts.watch_seconds} s"
-        command = f"nightshift submit --append {facts.job_id} --last"
+        helps = Advice(Action.SUBMIT, f"nightshift submit --append {facts.job_id} --last")
         if facts.files_left:
             files = f"{counted(facts.files_left, 'file')} could not be added"
             message += f"; {files}: {facts.file_left_why}"
-            command = f"nightshift status {facts.job_id}"
-        yield Reason("waits_for_files", message, command)
+            helps = _read(f"nightshift status {facts.job_id}")
+        yield Reason("waits_for_files", message, [helps])
 
 
 def _at_work(facts: Facts) -> Iterator[Reason]:
@@ -150,7 +197,8 @@ def _at_work(facts: Facts) -> Iterator[Reason]:
         yield Reason(
             "standing",
             f"{_verb(facts.leased, 'stands', 'stand')} still on {workers}",
-            brief="its batches stand still",
+            _fleet(facts),
+            "its batches stand still",
         )
     else:
         said = f"{_verb(facts.leased, 'is', 'are')} at work on {workers}"
@@ -178,7 +226,7 @@ def _waiting(facts: Facts) -> Iterator[Reason]:
             "backing_off",
             f"{_verb(facts.resting, 'waits', 'wait')} after an error, for "
             f"{duration(facts.rest_seconds)} at most: {facts.rest_error}",
-            f"nightshift history {facts.job_id}",
+            [_read(f"nightshift history {facts.job_id}")],
             f"its batches wait after an error: {facts.rest_error}",
         )
         return
@@ -189,15 +237,15 @@ def _no_slot(facts: Facts) -> Iterator[Reason]:
     """Why no slot runs the job: no slot of the pool can, else what those that can do now."""
     able = [slot for slot in facts.slots if slot.serves in (None, facts.engine_key)]
     usable = [slot for slot in able if slot.cordon is None and slot.state != "lost"]
-    worker = _advice(Need.WORK, facts)
+    helps = [*_work(facts), *_pools(facts)]
     if not facts.slots:
-        yield Reason("no_worker", f"no worker of the pool {facts.pool} is alive", worker)
+        yield Reason("no_worker", f"no worker of the pool {facts.pool} is alive", helps)
     elif not able:
         yield Reason(
             "other_engine_only",
             f"the workers of the pool {facts.pool}{_on(facts, facts.slots)} were started for another "
             "engine only",
-            worker,
+            helps,
         )
     elif not usable:
         yield _unusable(facts, able)
@@ -234,8 +282,7 @@ def _others_first(facts: Facts) -> Reason:
     return Reason(
         "others_first",
         f"{first} goes first on the same workers, with priority {facts.ahead_priority}",
-        f"nightshift set {facts.job_id} --priority {facts.ahead_priority}",
-        priority=facts.ahead_priority,
+        [_priority(facts, facts.ahead_priority)],
     )
 
 
@@ -248,7 +295,7 @@ def _load_failed(facts: Facts) -> Reason:
     return Reason(
         "load_failed",
         f"{said}; the next try comes in {duration(soonest)}; {error}",
-        f"nightshift status {facts.job_id}",
+        [_read(f"nightshift status {facts.job_id}"), Advice(Action.LOAD), *_pools(facts)],
         f"{said}; {error}",
     )
 
@@ -270,13 +317,23 @@ def _unusable(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
     said = f"every slot of the pool {facts.pool} is"
     if not cordons:
         why = "the kernel does not end the process that has its GPUs; restart the machine"
-        return Reason(
-            "lost", f"{said} lost" + ("" if facts.is_guest else f",{_on(facts, lost)}: {why}")
-        )
+        text = f"{said} lost" + ("" if facts.is_guest else f",{_on(facts, lost)}: {why}")
+        return Reason("lost", text, [*_pools(facts), *_fleet(facts)])
     state = "cordoned or lost" if lost else "cordoned"
     comma = "" if facts.is_guest else ","
-    command = "" if facts.is_guest else f"nightshift uncordon {cordons[0]}"
-    return Reason("cordoned", f"{said} {state}{comma}{_on(facts, slots)}", command)
+    helps = [] if facts.is_guest else _uncordon(cordons)
+    text = f"{said} {state}{comma}{_on(facts, slots)}"
+    return Reason("cordoned", text, [*helps, *_pools(facts)])
+
+
+def _uncordon(cordons: Sequence[str]) -> list[Advice]:
+    """Advice to end the first cordons; the others are seen with the machines."""
+    found = [
+        Advice(Action.UNCORDON, f"nightshift uncordon {name}", name)
+        for name in cordons[:MOST_NAMED]
+    ]
+    more = [Advice(Action.FLEET, "nightshift workers")] if len(cordons) > MOST_NAMED else []
+    return found + more
 
 
 def _taken(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
@@ -299,10 +356,8 @@ def _taken(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
             f"{'works' if count == 1 else 'work'} for {holder}{more}"
         )
 
-    first = f"nightshift set {facts.job_id} --priority {(one.priority or 0) + 1}"
-    return Reason(
-        "slots_taken", said(_due(one)), first, priority=(one.priority or 0) + 1, brief=said("")
-    )
+    helps = [_priority(facts, (one.priority or 0) + 1), *_pools(facts)]
+    return Reason("slots_taken", said(_due(one)), helps, said(""))
 
 
 def _holder(slot: SlotFact, deadline: str) -> str:
@@ -333,7 +388,7 @@ def _late(facts: Facts) -> Iterator[Reason]:
     yield Reason(
         "late",
         said.format(by) + with_more,
-        _advice(Need.WORK, facts) if more is not None else "",
+        [*(_work(facts) if more is not None else ()), _settings(facts, "--finish-by LATER")],
         said.format("") + helps,
     )
 
@@ -348,7 +403,7 @@ def _full(facts: Facts) -> Reason:
         "max_parallel",
         f"limits.max_parallel is reached: {counted_batches(facts.queued + facts.leased)} of at most "
         f"{facts.max_parallel:,} {'is' if facts.queued + facts.leased == 1 else 'are'} queued or leased",
-        f"nightshift set {facts.job_id} --max-parallel MORE",
+        [_settings(facts, "--max-parallel MORE")],
     )
 
 

@@ -1,18 +1,15 @@
-"""What a page offers beside each reason: every kind has a button, or a word why there is none."""
+"""What a page offers for each reason: the buttons of its advice."""
 
-import ast
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from nightshift.common.ledger.fleet import outages
 from nightshift.common.ledger.jobs import failure_limits
 from nightshift.common.states import JobState
-from nightshift.producer.explain import reasons
+from nightshift.producer.advice.advice import Action, Advice
 from nightshift.producer.explain.reasons import Reason, explain
 from nightshift.producer.explain.snapshot import Facts, SlotFact
-from nightshift.producer.serve.console.remedies import HELPS, Help, Remedy, Shown, remedies
+from nightshift.producer.serve.console.remedies import Remedy, Shown, remedies
 from nightshift.producer.serve.ledger.tenants import Tenant
 from tests.unit.test_explain import CASES, FACTS, FREE, TAKEN
 
@@ -28,25 +25,23 @@ def tenant(max_priority: int = 0, pools: tuple[str, ...] | None = None) -> Shown
     return Shown(FIELDS, tenant=Tenant(**limits))  # type: ignore[arg-type]
 
 
-def kinds() -> set[str]:
-    """The kinds of every Reason that `reasons.py` makes, read from its source."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(Path(reasons.__file__).read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            first = node.args[0] if node.func.id == "Reason" and node.args else None
-            if isinstance(first, ast.Constant):
-                found.add(str(first.value))
-            elif isinstance(first, ast.JoinedStr):
-                found |= {f"{kind}_away" for kind in outages.Kind}
-    return found
-
-
-def test_every_kind_of_reason_has_help_or_says_why_there_is_none() -> None:
-    assert set(HELPS) == kinds()
-    assert len(HELPS) > 20
-    assert all(HELPS.values())
-    used = {each for helps in HELPS.values() if not isinstance(helps, str) for each in helps}
-    assert used == set(Help)
+def test_every_action_is_a_button_or_has_a_command() -> None:
+    seen: dict[Action, tuple[set[str], bool]] = {}
+    full = {"leased": 4, "children_at_work": 2, "max_parallel": 4}
+    for changes in (full, *(case[1] for case in CASES), *(case[1] for case in TABLE)):
+        known = replace(FACTS, **changes)  # type: ignore[arg-type]
+        for reason in explain(known):
+            for advice in reason.advice:
+                shown = replace(OPERATOR, cordons={advice.value: "cordoned"})
+                labels, commands = seen.get(advice.action, (set(), False))
+                alone = replace(reason, advice=[advice])
+                found = {each.label for each in remedies(alone, known, shown)}
+                seen[advice.action] = (labels | found, commands or bool(advice.command))
+    assert seen.keys() == set(Action)
+    on_command_lines = {action for action, (labels, _) in seen.items() if not labels}
+    assert on_command_lines == {Action.READ, Action.SUBMIT, Action.REAPER}
+    on_pages = {action for action, (_, command) in seen.items() if not command}
+    assert on_pages == {Action.LOAD}
 
 
 def buttons(reason: Reason, facts: Facts, shown: Shown = OPERATOR) -> list[str]:
@@ -56,7 +51,8 @@ def buttons(reason: Reason, facts: Facts, shown: Shown = OPERATOR) -> list[str]:
 def at(changes: dict[str, object], shown: Shown = OPERATOR) -> list[str]:
     """The buttons beside the first reason of a job with these facts."""
     known = replace(FACTS, **changes)  # type: ignore[arg-type]
-    return buttons(explain(known)[0], known, shown)
+    seen = known if shown.tenant is None else known.for_guest()
+    return buttons(explain(seen)[0], seen, shown)
 
 
 HELD = SlotFact("a", "ready", cordon="a")
@@ -126,10 +122,9 @@ def test_what_is_offered(
 def test_one_of_several_buttons_of_a_kind_does_not_stand_out() -> None:
     def out(pools: tuple[str, ...], *cordons: str) -> list[bool]:
         slots = [SlotFact(name, "ready", cordon=name) for name in cordons]
-        facts = Facts(7, JobState.RUNNING, "gpus", "own", pools=pools, slots=slots)
-        reason = Reason("cordoned" if cordons else "no_worker", "")
+        known = replace(FACTS, pools=pools, slots=slots)
         shown = Shown(FIELDS, dict.fromkeys(cordons, "cordoned"))
-        found = remedies(reason, facts, shown)
+        found = remedies(explain(known)[0], known, shown)
         return [each.stands_out for each in found if each.form]
 
     assert out(("a",)) == out((), "m") == [True]
@@ -138,11 +133,12 @@ def test_one_of_several_buttons_of_a_kind_does_not_stand_out() -> None:
 
 def test_a_button_carries_what_the_page_shows() -> None:
     known = Facts(7, JobState.RUNNING, "gpus", "own", pools=("a",))
-    pool, _ = remedies(Reason("no_worker", ""), known, OPERATOR)
+    [pool] = remedies(Reason("no_worker", "", [Advice(Action.POOL, "", "a")]), known, OPERATOR)
     assert pool == Remedy(
         "Move to pool a",
         "/jobs/7/set",
         {"was-state": "running", "was-pool": "gpus", "pool": "a"},
+        kind=Action.POOL,
     )
     assert pool.id != Remedy(pool.label, pool.place, {**pool.form, "was-state": "paused"}).id
     alike = [

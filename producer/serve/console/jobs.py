@@ -230,7 +230,7 @@ def _helps(
         if job is not None:
             said = helped(connection, job, here, scope, acts=acts)
             buttons = [remedy for _, offered in said for remedy in offered][:MOST_BUTTONS]
-            command = "" if buttons else said[0][0].command
+            command = "" if buttons else next(iter(said[0][0].commands), "")
             found[job.id] = Helped(buttons, command, kinds.of(connection, row))
     return found
 
