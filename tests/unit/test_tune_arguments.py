@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 
 from nightshift.common.errors import BadInput
-from nightshift.common.permits.vllm_arguments import OPERATOR, PLAIN, RUNS_CODE
+from nightshift.common.permits.vllm_arguments import (
+    FEWER_BITS,
+    KEEPS_ANSWERS,
+    OPERATOR,
+    PLAIN,
+    RUNS_CODE,
+)
 from nightshift.producer.tune import arguments, halving
 from nightshift.producer.tune.trials import Candidate
 from nightshift.producer.tune.tune import try_sizes
@@ -17,8 +23,8 @@ FASTER = {"performance_mode": "throughput"}
 
 
 def test_every_argument_that_keeps_answers_is_one_of_vllm() -> None:
-    assert arguments.KEEP_ANSWERS <= PLAIN | OPERATOR | RUNS_CODE
-    assert not arguments.KEEP_ANSWERS & arguments.FEWER_BITS
+    assert KEEPS_ANSWERS <= PLAIN | OPERATOR | RUNS_CODE
+    assert not KEEPS_ANSWERS & FEWER_BITS
 
 
 @pytest.mark.parametrize(
@@ -50,7 +56,7 @@ def test_what_is_tried(
 def test_a_search_without_names_has_nine_sizes_and_the_mode() -> None:
     found = arguments.candidates({}, {})
     assert len(found) == 11
-    assert {name for each in found for name in each} <= arguments.KEEP_ANSWERS
+    assert {name for each in found for name in each} <= KEEPS_ANSWERS
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,8 @@ from math import prod
 from typing import Any, Protocol
 
 from nightshift.common.errors import EngineNotHere
+from nightshift.common.permits.vllm_arguments import BEYOND_THE_SLOT, GPU_FACTORS
 from nightshift.common.text import counted
-
-FACTORS = (
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "prefill_context_parallel_size",
-    "data_parallel_size",
-)
-"""Arguments of vLLM whose product is the number of processes, one a GPU."""
-
-BEYOND_THE_MACHINE = frozenset(
-    {"nnodes", "data_parallel_size_local", "data_parallel_backend", "device_ids"}
-)
-"""Arguments, which need the operator's word, with which vLLM counts GPUs in another way."""
 
 LOCAL_BACKENDS = (None, "mp", "uni")
 """Values of distributed_executor_backend whose processes all run on this machine."""
@@ -45,9 +33,9 @@ def check(args: Mapping[str, Any], platform: Platform) -> None:
     if not platform.device_type:
         raise EngineNotHere("vLLM finds no GPU on this worker, and was not built for its processor")
     remote = args.get("distributed_executor_backend") not in LOCAL_BACKENDS
-    if not platform.is_cuda_alike() or remote or BEYOND_THE_MACHINE & args.keys():
+    if not platform.is_cuda_alike() or remote or BEYOND_THE_SLOT & args.keys():
         return
-    named = {name: args[name] for name in FACTORS if isinstance(args.get(name), int)}
+    named = {name: args[name] for name in GPU_FACTORS if isinstance(args.get(name), int)}
     wanted, found = prod(named.values()), platform.device_count()
     if wanted > found:
         asked = ", ".join(f"{name} {value}" for name, value in named.items()) or "one process"
