@@ -1,12 +1,5 @@
-"""The budget of a row, over all templates of its job: units of what they make or scan, and CPU time.
+"""The budget of a row: units of what its templates make or read, and CPU time of the thread that renders them."""
 
-Operators, calls, filters and steps of loops are charged before they run
-(`common/templates/limits.py`). A clock ends all other long renderings. The clock is read at charges,
-so no single call is interrupted.
-"""
-
-import math
-import threading
 import time
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from decimal import Decimal
@@ -14,77 +7,110 @@ from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any
 
 from jinja2.exceptions import SecurityError
-from jinja2.utils import Cycler, Joiner
+from markupsafe import Markup
 
 RENDER_UNITS = 50_000_000
-"""Units that the templates of a row may make; a character, of at most four bytes, is one unit."""
+"""Units that the templates of a row may use; a character, of at most four bytes, is one unit."""
 
 ENTRY_UNITS = 5
-"""Cost of an entry of a list, beside the cost of its value."""
+"""Cost of an entry of a list, in addition to its value."""
 
 STEP_UNITS = 10
-"""Cost of a step of a loop or of a call, beside the cost of what it makes."""
+"""Cost of a step of a loop or of a call, in addition to what it makes."""
 
 REPR_CHARACTERS = 10
-"""Most characters that one character of a text becomes where the text stands in a list or a struct that is printed:
+"""Most characters that one character of a text becomes if the text is in a list or a struct that is printed:
 `\\U0010ffff`."""
+
+NUMBER_BITS = 64
+"""Longest whole number that a template may calculate: such numbers take no time."""
 
 RENDER_SECONDS = 2.0
 """Longest CPU time of the templates of a row; CPU time, so that a frozen or busy machine fails no row. A usual
 rendering takes less than a millisecond."""
 
-UNITS_A_LOOK = 1000
-"""Units between two reads of the clock, since a read costs more than most charges."""
+UNITS_A_LOOK = 10_000
+"""Units between two reads of the clock: usual renderings never read it."""
 
-
-class _Budget(threading.local):
-    """The rest of the budget of the row that is rendered on this thread."""
-
-    units = RENDER_UNITS
-    looks_below = RENDER_UNITS
-    ends_at = math.inf
-
-    def begin(self) -> None:
-        self.units = RENDER_UNITS
-        self.looks_below = RENDER_UNITS - UNITS_A_LOOK
-        self.ends_at = time.thread_time() + RENDER_SECONDS
-
-    def charge(self, units: int) -> None:
-        # Every charge is at least 1: a negative size or "nan" must not add to the budget.
-        self.units -= units if units >= 1 else 1
-        if self.units >= self.looks_below:
-            return
-        self.looks_below = max(0, self.units - UNITS_A_LOOK)
-        if self.units < 0:
-            raise SecurityError(f"it makes more than {RENDER_UNITS:,} characters or steps")
-        if time.thread_time() > self.ends_at:
-            raise SecurityError(f"it takes longer than {RENDER_SECONDS:g} seconds")
-
-
-_budget = _Budget()
 _FLAT = (str, bytes, bytearray, range)
 
 
-def weight(value: object, a_character: int = 1) -> int:
-    """Characters and entries of a value at all depths, so many units a character; counted a little beyond the
-    budget at most. SecurityError for a method, which nobody wants as a value.
+class Budget:
+    """What is left for the templates of one row. Every value is charged at most once before it is made, at all its
+    depths; what goes beyond raises SecurityError.
     """
-    if isinstance(value, _FLAT):
-        return len(value) * a_character
-    total = 0
-    waiting: list[Any] = [value]
-    while waiting and total <= _budget.units:
-        one = waiting.pop()
-        total += ENTRY_UNITS
-        if isinstance(one, _FLAT):
-            total += len(one) * a_character
-        elif isinstance(one, int):
-            total += one.bit_length() // 3
-        elif isinstance(one, Decimal):
-            total += abs(one.adjusted())
-        else:
-            waiting.extend(_inside(one))
-    return total
+
+    __slots__ = ("_ends_at", "_look_below", "units")
+
+    def __init__(self) -> None:
+        self.units = RENDER_UNITS
+        self._look_below = RENDER_UNITS - UNITS_A_LOOK
+        self._ends_at: float | None = None
+
+    def charge(self, units: int) -> None:
+        """Take units, 0 or more."""
+        self.units -= units
+        if self.units < self._look_below:
+            self._look()
+
+    def _look(self) -> None:
+        self._look_below = max(0, self.units - UNITS_A_LOOK)
+        if self.units < 0:
+            raise SecurityError(f"it makes more than {RENDER_UNITS:,} characters or steps")
+        now = time.thread_time()
+        if self._ends_at is None:
+            self._ends_at = now + RENDER_SECONDS
+        if now > self._ends_at:
+            raise SecurityError(f"it takes longer than {RENDER_SECONDS:g} seconds")
+
+    def weight(self, value: Any, a_character: int = 1) -> int:
+        """Return the characters and entries of a value at all depths; slightly more than the budget at most.
+        SecurityError for a method, which is not a value.
+        """
+        if isinstance(value, _FLAT):
+            return len(value) * a_character
+        total = 0
+        waiting: list[Any] = [value]
+        while waiting and total <= self.units:
+            one = waiting.pop()
+            total += ENTRY_UNITS
+            if isinstance(one, _FLAT):
+                total += len(one) * a_character
+            elif isinstance(one, int):
+                total += one.bit_length() // 3
+            elif isinstance(one, Decimal):
+                total += abs(one.adjusted())
+            else:
+                waiting.extend(_inside(one))
+        return total
+
+    def text(self, value: Any) -> str:
+        """Return the text of a value, as Jinja makes it, after charging its longest length."""
+        if isinstance(value, str):
+            return value
+        self.charge(self.weight(value, REPR_CHARACTERS))
+        return str(value)
+
+    def steps(self, values: Iterable[Any], units: int = STEP_UNITS) -> Iterator[Any]:
+        """Yield the values of a loop; each step is charged."""
+        for value in values:
+            self.charge(units)
+            yield value
+
+    def made(self, value: Any, charged: int = 0) -> Any:
+        """Return what a template made, after charging what its making was not charged."""
+        if isinstance(value, str):
+            self.charge(max(0, len(value) - charged))
+            # Markup would escape whatever it is joined with.
+            return str(value) if isinstance(value, Markup) else value
+        if isinstance(value, int):
+            if value.bit_length() > NUMBER_BITS:
+                raise SecurityError(f"it makes a number of more than {NUMBER_BITS} bits")
+            return value
+        if isinstance(value, Iterator):
+            return self.steps(value)
+        self.charge(max(0, self.weight(value) - charged))
+        return value
 
 
 def _inside(value: Any) -> Iterable[Any]:
@@ -94,10 +120,6 @@ def _inside(value: Any) -> Iterable[Any]:
             return value
         case Mapping():
             return (*value.keys(), *value.values())
-        case Cycler():
-            return value.items
-        case Joiner():
-            return (value.sep,)
         case BuiltinMethodType():
             raise SecurityError(
                 f"it uses the method {value.__name__!r} as a value (write column['{value.__name__}'] for a "
@@ -106,26 +128,3 @@ def _inside(value: Any) -> Iterable[Any]:
         case FunctionType() | MethodType():
             raise SecurityError(f"it uses the function {value.__name__!r} as a value: call it")
     return ()
-
-
-def begin() -> None:
-    """Starts the budget of another row on this thread."""
-    _budget.begin()
-
-
-def charge(units: int) -> None:
-    """Takes units from the budget; SecurityError when the units or the time are over."""
-    _budget.charge(units)
-
-
-def counted(values: Iterable[Any]) -> Iterator[Any]:
-    """The values of a loop; each step is charged."""
-    for value in values:
-        _budget.charge(STEP_UNITS)
-        yield value
-
-
-def paid(value: Any) -> Any:
-    """A value that a template made or prints, after charging its size."""
-    _budget.charge(weight(value))
-    return value

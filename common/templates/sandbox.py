@@ -1,65 +1,61 @@
 """The sandbox of prompt templates: no way out to Python's objects, and bounds on work and memory.
 
-Jinja's own sandbox keeps a template from Python's internals, but allows a string times ten billion,
-and nested loops without end. Here a template has the filters and methods of a list, each row has a budget
-(`common/templates/budget.py`), and what each call makes is charged to the budget (`common/templates/limits.py`).
+Jinja's own sandbox keeps a template from Python's internals, but allows a text times ten billion, and nested loops
+without end. Here a template that uses what can be expensive is refused before it runs (`refusals.py`), and every value
+that the others make is charged to the budget of the row (`budget.py`, `limits.py`).
 """
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import datetime, timedelta
-from decimal import Decimal
-from functools import lru_cache, partial, wraps
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from itertools import islice
+from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateError, meta, nodes
-from jinja2.environment import Environment
+from jinja2 import StrictUndefined, Template, TemplateError, Undefined, meta, nodes
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
-from jinja2.nodes import EvalContext
-from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.runtime import Context, Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import pass_context
 from jinja2.visitor import NodeTransformer
 
-from nightshift.common.templates import budget, limits
-from nightshift.common.templates.budget import charge, counted, paid, weight
+from nightshift.common.templates import limits
+from nightshift.common.templates.budget import Budget
+from nightshift.common.templates.refusals import LEFT_OUT, refuse
+
+TEMPLATE_TOKENS = 5000
+"""Most tokens of Jinja in the templates of a job: some take the square of their number to compile, 0.2 s at most."""
 
 QUOTED_CHARACTERS = 60
 """Characters of a template's line that a message quotes."""
 
-COMPARED_CHARACTERS = 20
-"""Characters of a comparison for one unit: a look at them makes nothing."""
-
-NO_NAMESPACE = (
-    "'namespace', which templates do not have: what is set in a loop ends with its step; collect values with "
-    "filters such as map, select and join"
-)
-
-_INSIDES = re.compile(r"__(class|mro|base|bases|subclasses|globals|init|builtins|import)__")
+READ_CHARACTERS = 20
+"""Characters that a comparison reads for one unit: a comparison makes nothing."""
 
 
-@lru_cache(maxsize=256)
+def refuse_large(templates: Iterable[str]) -> None:
+    """ValueError for templates that take long to compile; static text takes no time. What does not parse is left to
+    `compiled`.
+    """
+    with suppress(TemplateError):
+        kinds = (kind for template in templates for _, kind, _ in _ENVIRONMENT.lex(template))
+        tokens = (kind for kind in kinds if kind not in ("data", "whitespace", "comment"))
+        if next(islice(tokens, TEMPLATE_TOKENS, None), None) is not None:
+            raise ValueError(
+                f"the templates have more than {TEMPLATE_TOKENS:,} tokens of Jinja (tags, names, operators): make "
+                "them shorter"
+            )
+
+
 def compiled(template: str) -> Template:
-    """A template for `rendered`; ValueError says why a text is no template here: it is none of Jinja, or uses what
+    """A template for `rendered_all`; ValueError says why a text is no template here: it is none of Jinja, or uses what
     templates do not have.
     """
     with _one_sentence():
-        tree = _JINJA.parse(template)
-        _refuse_reaching(tree)
-        _refuse_unlisted(tree)
-        template_columns(template)
+        tree = _ENVIRONMENT.parse(template)
+        refuse(tree)
         # Limits of Python itself show only when the template is compiled.
-        found = _ENVIRONMENT.from_string(template)
-        # Jinja's chained mapping costs a rendering of a short template half of its time.
-        found.globals = dict(found.globals)
-        return found
-
-
-def rendered(template: Template, row: Mapping[str, Any]) -> str:
-    """The text for a row, with a budget of its own; `rendered_all` raises the same."""
-    (text,) = rendered_all([template], row)
-    return text
+        code = _ENVIRONMENT.compile(_Metered().visit(tree))
+        return Template.from_code(_ENVIRONMENT, code, {})
 
 
 def rendered_all(templates: Iterable[Template], row: Mapping[str, Any]) -> Iterator[str]:
@@ -70,21 +66,34 @@ def rendered_all(templates: Iterable[Template], row: Mapping[str, Any]) -> Itera
     in a prompt would be answered as if it were the row's text. Raises whatever the row's values
     raise, and SecurityError for what a template must not do.
     """
-    budget.begin()
+    budget = Budget()
     for template in templates:
-        yield template.render(row)
+        yield rendered(template, row, budget)
 
 
-@lru_cache(maxsize=256)
+def rendered(template: Template, row: Mapping[str, Any], budget: Budget) -> str:
+    """The text of a template for a row, charged to a budget; raises as `rendered_all`."""
+    context: Any = template.new_context({**row, "range": safe_range}, shared=True)
+    context.budget = budget
+    return "".join(template.root_render_func(context))
+
+
 def template_columns(template: str) -> frozenset[str]:
     """Names that a template takes from the row; ValueError says why a text is no template of Jinja."""
+    return frozenset(columns_in_order(template))
+
+
+@lru_cache(maxsize=64)
+def columns_in_order(template: str) -> tuple[str, ...]:
+    """The names that a template takes from the row, in the order in which the text has them first."""
     with _one_sentence():
         tree = _JINJA.parse(template)
-        _refuse_reaching(tree)
-        names = meta.find_undeclared_variables(tree)
-        if any(True for _ in meta.find_referenced_templates(tree)):
-            raise ValueError("template names another template; it must stand alone")
-    return frozenset(names) - frozenset(_ENVIRONMENT.globals)
+        generator = meta.TrackingCodeGenerator(_JINJA)
+        generator.optimizer = None  # else it calculates constants
+        generator.visit(tree)
+    wanted = generator.undeclared_identifiers.difference(LEFT_OUT, ("range",))
+    names = [node.name for node in tree.find_all(nodes.Name) if node.name in wanted]
+    return tuple(dict.fromkeys(names))
 
 
 @contextmanager
@@ -105,183 +114,135 @@ def _one_sentence() -> Iterator[None]:
         raise ValueError("template is nested too deeply: make it simpler") from error
 
 
-def columns_in_order(template: str) -> list[str]:
-    """The names that a template takes from the row, in the order in which the text has them first."""
-    wanted = template_columns(template)
-    tree = _ENVIRONMENT.parse(template)
-    found = [node.name for node in tree.find_all(nodes.Name) if node.name in wanted]
-    return list(dict.fromkeys(found))
-
-
-def _refuse_unlisted(tree: nodes.Template) -> None:
-    """Refuses what a rendering would: Jinja itself looks names up only when a row is rendered."""
-    for node in tree.find_all((nodes.Filter, nodes.Test)):
-        kind = "filter" if isinstance(node, nodes.Filter) else "test"
-        _refuse_name(kind, node.name, node.lineno)
-        named = node.args[0] if kind == "filter" and node.args else None
-        if isinstance(named, nodes.Const) and node.name in _NAMES:
-            _refuse_name(_NAMES[node.name], named.value, node.lineno)
-    for call in tree.find_all(nodes.Call):
-        if isinstance(call.node, nodes.Getattr) and call.node.attr in _LEFT_OUT:
-            _refuse_name("method", call.node.attr, call.lineno)
-        if isinstance(call.node, nodes.Name) and call.node.name == "namespace":
-            raise ValueError(f"{_line(call.lineno)} uses {NO_NAMESPACE}")
-    if (reference := tree.find(nodes.NSRef)) is not None:
-        raise ValueError(
-            f"{_line(reference.lineno)} sets an attribute, which only namespaces have, and uses {NO_NAMESPACE}"
-        )
-
-
-def _line(number: int) -> str:
-    return f"line {number} of the template"
-
-
-def _refuse_name(kind: str, name: object, line: int) -> None:
-    known = {"filter": limits.FILTERS, "test": _ENVIRONMENT.tests, "method": limits.METHODS}[kind]
-    if name not in known:
-        raise ValueError(
-            f"{_line(line)} uses {name!r}, which is not a {kind} of templates; {_what_works(known)}"
-        )
-
-
-def _what_works(names: Iterable[str]) -> str:
-    return f"what works: {', '.join(sorted(name for name in names if name[0].isalpha()))}"
-
-
-_NAMES = {"map": "filter", "reject": "test", "select": "test"}
-"""Filters whose first value may be the name of another one."""
-
-_VALUES = (str, bytes, dict, list, tuple, int, float, datetime, timedelta, Decimal)
-_LEFT_OUT = {
-    name for kind in _VALUES for name in dir(kind) if not name.startswith("_")
-} - limits.METHODS.keys()
-
-
-def _refuse_reaching(tree: nodes.Template) -> None:
-    """Refuses names with two underscores on both sides, which lead to Python's internals."""
-    names: list[tuple[object, int]] = [
-        (node.attr, node.lineno) for node in tree.find_all(nodes.Getattr)
-    ]
-    arguments: list[nodes.Node] = [node.arg for node in tree.find_all(nodes.Getitem)]
-    for node in tree.find_all(nodes.Filter):
-        if node.name in ("attr", "map"):
-            arguments += [*node.args, *(each.value for each in node.kwargs)]
-    names += [(node.value, node.lineno) for node in arguments if isinstance(node, nodes.Const)]
-    for name, line in names:
-        if isinstance(name, str) and _INSIDES.search(name):
-            raise ValueError(
-                f"{_line(line)} names {name[:60]!r}: it may use the columns of its row, not Python's insides"
-            )
-
-
 # ---------------------------------------------------------------- the environment
 
 
+class _Context(Context):
+    """The variables of one rendering, and the budget that it is charged to."""
+
+    budget: Budget
+
+
 class _Metered(NodeTransformer):
-    """Charges the budget for what a template loops over, joins, prints or lists."""
+    """Leads what a template makes past the budget. Static text is charged only where it may be repeated."""
+
+    def __init__(self) -> None:
+        self._repeated = 0
+
+    def _visit_repeated(self, node: Any) -> Any:
+        self._repeated += 1
+        self.generic_visit(node)
+        self._repeated -= 1
+        return node
+
+    visit_Macro = visit_CallBlock = _visit_repeated  # noqa: N815
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        node.iter = _through("_counted", node.iter)
+        self._visit_repeated(node)
+        node.iter = _through("_steps", node.iter)
         return node
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Node | list[nodes.Node]:  # noqa: N802
+        self.generic_visit(node)
+        static = sum(len(each.data) for each in node.nodes if isinstance(each, nodes.TemplateData))
+        if not self._repeated or not static:
+            return node
+        charge = _through("_charged", nodes.Const(static, lineno=node.lineno))
+        return [nodes.ExprStmt(charge, lineno=node.lineno), node]
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        listed = nodes.List(node.nodes, lineno=node.lineno)
-        return _through("_joined", listed)
+        return _through("_concatenated", nodes.Tuple(node.nodes, "load", lineno=node.lineno))
 
-    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:  # noqa: N802
-        return _through("_weighed", nodes.Const(node.data, lineno=node.lineno))
-
-    def visit_List(self, node: nodes.List | nodes.Dict) -> nodes.Node:  # noqa: N802
+    def visit_List(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return _through("_weighed", node)
+        is_target = isinstance(node, nodes.Tuple) and node.ctx != "load"
+        return node if is_target else _through("_made", node)
 
-    visit_Dict = visit_List  # noqa: N815
+    visit_Tuple = visit_Dict = visit_List  # noqa: N815
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return _through("_weighed", node) if isinstance(node.arg, nodes.Slice) else node
+        if not isinstance(node.arg, nodes.Slice):
+            return node
+        ends = (node.arg.start, node.arg.stop, node.arg.step)
+        return _through("_sliced", node.node, *(each or nodes.Const(None) for each in ends))
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        node.expr = _through("_compared", node.expr)
+        node.expr = _through("_read", node.expr)
         for operand in node.ops:
-            operand.expr = _through("_compared", operand.expr)
+            operand.expr = _through("_read", operand.expr)
         return node
 
-    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        return _through("_weighed", node) if node.ctx == "load" else node
 
-
-def _through(name: str, node: Any) -> nodes.Filter:
-    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+def _through(name: str, node: Any, *args: nodes.Expr) -> nodes.Filter:
+    return nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno)
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Charges every operator, call and filter that can make much out of little."""
+    """Charges operators and calls to the budget of the rendering."""
 
-    intercepted_binops = frozenset({"*", "**", "%", "//", "+"})
+    context_class = _Context
+    intercepted_binops = frozenset({"*", "%", "//", "+"})
 
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Text, lists and numbers."""
-        return limits.operated(operator, self.binop_table[operator], left, right)
+        return limits.operated(context.budget, operator, self.binop_table[operator], left, right)
 
-    def call(self, context: Context, called: Any, /, *args: Any, **named: Any) -> Any:
-        """Functions, macros and methods of the row's values."""
-        uncharged = partial(super().call, context, called)
+    def call(self, context: Any, called: Any, /, *args: Any, **named: Any) -> Any:
+        """`range`, macros, and methods of the row's values."""
+        uncharged = super().call
+
+        def call(_: Any, /, *args: Any, **named: Any) -> Any:
+            return uncharged(context, called, *args, **named)
+
+        if isinstance(called, Macro | Undefined) or called is safe_range:
+            return limits.Bound().run(context.budget, call, None, *args, **named)
         # Jinja wraps a string's own `format`.
-        receiver = getattr(getattr(called, "__wrapped__", called), "__self__", None)
-        if receiver is None:
-            if called is dict:
-                # Values with equal hashes take the square of the time: the clock is read on the way.
-                args = tuple(counted(one) if isinstance(one, list | tuple) else one for one in args)
-            return limits.charged(limits.FREE, uncharged, args, named)
-        method = limits.METHODS.get(called.__name__)
-        if method is None:
-            raise SecurityError(f"{called.__name__} is not a method of templates")
-        return limits.charged(
-            method, lambda _, *values, **rest: uncharged(*values, **rest), (receiver, *args), named
-        )
-
-    def _generate(self, source: nodes.Template, *args: Any, **named: Any) -> str:
-        return super()._generate(_Metered().visit(source), *args, **named)
+        method = getattr(called, "__wrapped__", called)
+        receiver, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+        if receiver is None or name not in limits.METHODS:
+            raise SecurityError(
+                f"it calls {name or type(called).__name__!r}, which is not a method of templates"
+            )
+        return limits.METHODS[name].run(context.budget, call, receiver, *args, **named)
 
 
-def _metered_filter(run: Any, call: limits.Call) -> Any:
-    @wraps(run)
-    def metered(*args: Any, **named: Any) -> Any:
-        inner = (Context, EvalContext, Environment)
-        at = 1 if args and isinstance(args[0], inner) else 0
-        return limits.charged(call, partial(run, *args[:at]), args[at:], named)
+def _metered(run: Callable[..., Any], name: str, bound: limits.Bound) -> Callable[..., Any]:
+    """A filter or a test of Jinja that is charged."""
+
+    @pass_context
+    def metered(context: Any, value: Any, /, *args: Any, **named: Any) -> Any:
+        def call(value: Any, /, *args: Any, **named: Any) -> Any:
+            return run(name, value, args, named, context)
+
+        return bound.run(context.budget, call, value, *args, **named)
 
     return metered
 
 
-def _joined(values: Sequence[Any]) -> str:
-    return "".join(map(limits.as_text, paid(values)))
+def _internal(run: Callable[..., Any]) -> Callable[..., Any]:
+    return pass_context(lambda context, *values: run(context.budget, *values))
 
 
-def _compared(value: Any) -> Any:
-    """A side of a comparison, which looks at characters and makes none."""
-    charge(weight(value) // COMPARED_CHARACTERS)
+def _read_by_a_comparison(budget: Budget, value: Any) -> Any:
+    budget.charge(1 + budget.weight(value) // READ_CHARACTERS)
     return value
 
 
 # A function with the context is called only when a row is rendered.
 @pass_context
-def _printed(_context: Context, value: object) -> object:
+def _printed(context: Any, value: object) -> object:
+    if isinstance(value, str):
+        context.budget.charge(len(value))
+        return value
     if value is None:
         raise ValueError("it prints a column that is null (write {{ column or '' }} to allow it)")
-    return paid(value if isinstance(value, str) else limits.as_text(value))
+    return context.budget.text(value)
 
 
-def _no_namespace(*_: object, **__: object) -> NoReturn:
-    raise SecurityError(f"it uses {NO_NAMESPACE}")
-
-
-def _environment() -> _Sandbox:
+def _environment(jinja: ImmutableSandboxedEnvironment) -> _Sandbox:
     environment = _Sandbox(
         undefined=StrictUndefined,
         autoescape=False,
@@ -291,32 +252,25 @@ def _environment() -> _Sandbox:
         optimized=False,
         cache_size=0,
     )
-    # Makes random text: a row that runs again would get another prompt.
-    del environment.globals["lipsum"]
-    # One that holds others twice, step by step, is small in memory and prints as gigabytes. The name stays taken, so
-    # that a job that was stored with it reads no column of this name.
-    environment.globals["namespace"] = _no_namespace
+    environment.globals.clear()
     environment.filters = {
-        name: _metered_filter(environment.filters[name], call)
-        for name, call in limits.FILTERS.items()
+        **{name: _metered(jinja.call_filter, name, each) for name, each in limits.FILTERS.items()},
+        "_charged": _internal(Budget.charge),
+        "_concatenated": _internal(limits.concatenated),
+        "_made": _internal(Budget.made),
+        "_read": _internal(_read_by_a_comparison),
+        "_sliced": _internal(limits.sliced),
+        "_steps": _internal(Budget.steps),
     }
-    environment.filters |= {
-        "_compared": _compared,
-        "_counted": counted,
-        "_joined": _joined,
-        "_weighed": paid,
+    environment.tests = {
+        name: jinja.tests[name] if each is None else _metered(jinja.call_test, name, each)
+        for name, each in limits.TESTS.items()
     }
     return environment
 
 
-def _jinja() -> _Sandbox:
-    """Jinja's own names, for a look at a template that is not rendered: nothing is calculated."""
-    environment = _Sandbox()
-    environment.intercepted_binops = frozenset(environment.default_binop_table)
-    environment.filters = dict.fromkeys(environment.filters, lambda *_, **__: "")
-    environment.globals.clear()  # every free name is one that the row may have
-    return environment
+_JINJA = ImmutableSandboxedEnvironment(undefined=StrictUndefined, finalize=_printed)
+"""Jinja's own filters and tests, also those that templates do not have, which a stored job may use."""
+_JINJA.globals.clear()
 
-
-_ENVIRONMENT = _environment()
-_JINJA = _jinja()
+_ENVIRONMENT = _environment(_JINJA)

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, ValidationInfo, model_validator
 
 from nightshift.common.spec.section import STORED, Absent, Section
-from nightshift.common.templates.sandbox import compiled, template_columns
+from nightshift.common.templates.sandbox import compiled, refuse_large, template_columns
 
 
 class TaskSection(Section):
@@ -25,13 +25,13 @@ class TaskSection(Section):
 
     @model_validator(mode="after")
     def _templates_compile(self, info: ValidationInfo) -> Self:
-        # A job that is stored is read as it is, whatever templates have had meanwhile.
+        # A stored job is read as it is, even if templates have lost a construct since its submit.
+        if info.context == STORED:
+            return self
+        refuse_large(self.templates)
         for template in self.templates:
             try:
-                if info.context == STORED:
-                    template_columns(template)
-                else:
-                    compiled(template)
+                compiled(template)
             except ValueError as error:
                 raise ValueError(f"{self.place_of(template)}: {error}") from error
         return self
