@@ -6,9 +6,6 @@ ASCII, and `$` as the end of the text, as these grammars do.
 """
 
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -76,27 +73,36 @@ def _as_re2(pattern: str) -> str:
     )
 
 
-class _Matching(threading.local):
-    is_linear = False
+class _Text(str):
+    """A text that jsonschema matches by RE2."""
+
+    __slots__ = ()
 
 
-_matching = _Matching()
-
-
-@contextmanager
-def linear_schemas() -> Iterator[None]:
-    """Lets jsonschema match the patterns of schemas by RE2, on this thread."""
-    before = _matching.is_linear
-    _matching.is_linear = True
-    try:
-        yield
-    finally:
-        _matching.is_linear = before
+def matched_by_re2(value: Any) -> Any:
+    """Return a JSON value whose texts jsonschema matches by RE2, also the names of properties. Its lists and objects are
+    those of `value`, changed.
+    """
+    root = [value]
+    waiting: list[Any] = [root]
+    while waiting:
+        inside = waiting.pop()
+        if isinstance(inside, dict):
+            entries = [(_Text(name), each) for name, each in inside.items()]
+            inside.clear()
+            inside.update(entries)
+        for place, each in inside.items() if isinstance(inside, dict) else enumerate(inside):
+            if isinstance(each, str):
+                inside[place] = _Text(each)
+            elif isinstance(each, dict | list):
+                waiting.append(each)
+    return root[0]
 
 
 class _Re:
     """The module `re` as jsonschema uses it. A subschema may name a dialect of its own with `$schema`, and then
-    jsonschema takes its own class for it, so that keywords of an extended validator would be left out.
+    jsonschema takes its own class for it, so that keywords of an extended validator would be left out. The text says
+    how it is matched, since other libraries validate in the same process.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -104,7 +110,7 @@ class _Re:
 
     @staticmethod
     def search(pattern: str, text: str, *flags: Any) -> Any:
-        if _matching.is_linear:
+        if isinstance(text, _Text):
             return found_in(pattern, text)
         return re.search(pattern, text, *flags)
 

@@ -18,6 +18,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.formats import output_schema, part_rows
 from nightshift.common.spec import STORED, GenerateTask, JobSpec, StructuredOutput, parse_spec
 from nightshift.common.spec.json_schema import SCALARS, scalar_properties
+from nightshift.common.spec.patterns import UnusablePatternError, matched_by_re2
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request
 from nightshift.worker.engines.resampling import (
@@ -616,6 +617,20 @@ def test_a_stored_pattern_that_cannot_be_matched_fails_its_rows() -> None:
         assert isinstance(outcome, Refusal)
         assert "cannot be" in outcome.message
         assert "RE2's" in outcome.message
+
+
+def test_only_answers_are_matched_by_re2() -> None:
+    """Other libraries validate in the same process, with patterns that RE2 does not have."""
+    ahead = {"pattern": "^(?=a)", "additionalProperties": False, "patternProperties": {"(?=b)": {}}}
+    for value in ("a", {"b": 1}):
+        jsonschema.validate(value, ahead)
+        with pytest.raises(UnusablePatternError):
+            jsonschema.validate(matched_by_re2(value), ahead)
+
+
+def test_a_deep_answer_is_checked() -> None:
+    deep = "[" * 900 + '"a"' + "]" * 900
+    assert isinstance(checked({"json_schema": {"type": "array"}}, deep), Answer)
 
 
 def test_every_use_of_patterns_in_jsonschema_is_one_that_is_replaced() -> None:
