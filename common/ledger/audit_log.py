@@ -8,21 +8,16 @@ import json
 import os
 import pwd
 import socket
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sqlalchemy import RowMapping, text
 
-from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.connection import Actor, Connection, acting
 from nightshift.common.text import storable
 
 Change = dict[Any, Any]
 """A row of the audit log."""
-
-_actor: ContextVar[tuple[str, str] | None] = ContextVar("actor", default=None)
-"""Who asks, and from where, while a request of the HTTP API is answered."""
 
 RECORD = text("""
     INSERT INTO audit_log (who, host, action, job_id, subject, detail)
@@ -70,15 +65,17 @@ def record(
     job_id: int | None = None,
     subject: str | None = None,
     detail: Mapping[str, object] | None = None,
+    actor: Actor | None = None,
 ) -> None:
-    """Writes a row in the transaction of the change, so that both are there or neither is.
+    """Write a row in the transaction of the change, so that both are there or neither is.
 
+    The change is that of the `actor`, else of the connection's, see `Ledger.acting`, else of the user of this process.
     `detail` must fit into JSON; a field that changed is a list of its old and its new value.
     """
-    who, host = _actor.get() or (user(), socket.gethostname())
+    found = actor or acting(connection) or Actor(user(), socket.gethostname())
     given = {
-        "who": who,
-        "host": host,
+        "who": found.who,
+        "host": found.host,
         "action": action,
         "job_id": job_id,
         "subject": subject,
@@ -90,18 +87,6 @@ def record(
 def of_key(name: str, tenant: str) -> str:
     """Who a key is, as the log names it."""
     return f"{name} ({tenant})"
-
-
-@contextmanager
-def acting(who: str, host: str) -> Iterator[None]:
-    """Inside of the context, changes are those of `who` from the address `host`: of a key of the HTTP
-    API, in place of the user of this process.
-    """
-    token = _actor.set((who, host))
-    try:
-        yield
-    finally:
-        _actor.reset(token)
 
 
 def of_job(connection: Connection, job_id: int, tenant: str | None = None) -> list[Change]:
@@ -144,11 +129,7 @@ def seen_by(row: Mapping[Any, Any], tenant: str | None) -> Change:
 
 
 def user() -> str:
-    """Who acts: the key of a request, else the user of this process; its number where it has no name,
-    as in many containers.
-    """
-    if (actor := _actor.get()) is not None:
-        return actor[0]
+    """Return the user of this process; the number of one without a name, as in many containers."""
     number = os.geteuid()
     try:
         return pwd.getpwuid(number).pw_name

@@ -8,7 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from copy import copy
+from typing import Any, NamedTuple, Self
 
 import psycopg
 from psycopg.abc import Buffer
@@ -30,7 +31,7 @@ from nightshift.common.errors import (
 from nightshift.common.ledger import server_url
 from nightshift.common.text import escaped
 
-__all__ = ["Connection", "Ledger", "Row"]
+__all__ = ["Actor", "Connection", "Ledger", "Row", "acting"]
 
 Row = RowMapping
 """A result row by column name, for callers that do not import SQLAlchemy."""
@@ -60,6 +61,14 @@ CONNECT_ARGS = {
     # Server-side prepared statements are session state, which PgBouncer does not keep.
     "prepare_threshold": None,
 }
+
+
+class Actor(NamedTuple):
+    """Who changes something, and from which machine, as the audit log names both."""
+
+    who: str
+    host: str
+
 
 OUR_FAULT = ("22", "23", "42")
 """Classes of SQLSTATE that the same statement would get again: data, integrity, syntax. All
@@ -117,6 +126,14 @@ class Ledger:
         with wrapped_errors(self.place), self.engine.begin() as connection:
             yield connection
 
+    def acting(self, actor: Actor) -> Self:
+        """Return this ledger for somebody else than the user of this process: changes in its transactions are those of
+        the actor in the audit log. The connections are shared.
+        """
+        found = copy(self)
+        found.engine = self.engine.execution_options(nightshift_actor=actor)
+        return found
+
     def waiting_seconds(self, thread: int) -> float:
         """Return how long a thread, by its identifier, has waited for an answer that is not there yet."""
         since = self._waits.get(thread)
@@ -141,6 +158,12 @@ class Ledger:
         connection.adapters.register_dumper(RowRanges, RowRangesDumper)
         connection.adapters.register_loader("int8multirange", RowRangesLoader)
         return connection
+
+
+def acting(connection: Connection) -> Actor | None:
+    """Return the actor of a connection; None for the user of this process."""
+    found: Actor | None = connection.get_execution_options().get("nightshift_actor")
+    return found
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from nightshift.common.ledger import Ledger, audit_log
+from nightshift.common.ledger.connection import Actor
 from nightshift.common.settings import Settings
 from nightshift.common.text import has_half_characters, is_deeper, map_leaves
 from nightshift.producer.advice.here import FLEET, Here
@@ -101,8 +102,8 @@ class Call:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger of the server."""
-        return self.context.ledger
+        """The ledger of the server, in which changes are those of the caller."""
+        return self.context.ledger.acting(Actor(self.who, self.host))
 
     def json(self) -> dict[str, Any]:
         """The body as a JSON object, {} for none; ApiError 400 for anything else."""
@@ -125,8 +126,7 @@ class Call:
         """
 
         def ask() -> Any:
-            acting = audit_log.acting(self.who, self.host)
-            with acting, self.ledger.transaction() as connection:
+            with self.ledger.transaction() as connection:
                 return question(connection, *given, **named)
 
         return await run_in_threadpool(ask)
@@ -171,9 +171,9 @@ def route(
         # The caller is checked first: the body of a refused caller is not read.
         call = replace(await _call(request, role), body=await body(request))
         if slow is None:
-            answer = await to_thread.run_sync(_handled, handler, call, limiter=threads)
+            answer = await to_thread.run_sync(handler, call, limiter=threads)
         else:
-            answer = await slow(call.context).run(call.caller.tenant, _handled, handler, call)
+            answer = await slow(call.context).run(call.caller.tenant, handler, call)
         return answer if isinstance(answer, Response) else JSONResponse(answer)
 
     return _described(Route(path, endpoint, methods=[method], name=handler.__name__), handler, said)
@@ -195,12 +195,6 @@ def _described(route: Route, handler: Callable[..., Any], said: Mapping[str, Any
     (method,) = set(route.methods or ()) - {"HEAD"}
     route.operation = Operation(method=method, summary=summary, **said)  # type: ignore[attr-defined]
     return route
-
-
-def _handled(handler: Handler, call: Call) -> Response | dict[str, Any]:
-    """What the handler answers; what it changes stands in the audit log under the name of the key."""
-    with audit_log.acting(call.who, call.host):
-        return handler(call)
 
 
 def _too_deep() -> ApiError:

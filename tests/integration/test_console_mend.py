@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from nightshift.common.ledger import Ledger, audit_log
+from nightshift.common.ledger.connection import Actor
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.queries import failed_rows
 from nightshift.common.states import RowErrorKind
@@ -173,8 +174,8 @@ def test_a_field_that_somebody_else_has_changed_is_not_overwritten(
     user = site.browser("user")
     shown = settings(user, job, priority="3", weight="4")
     found = world.run(jobs.get, job)
-    with audit_log.acting("ann (acme)", "here"):
-        job_settings.change(site.app.state.context.ledger, found, {"priority": "2"})
+    ann = world.ledger.acting(Actor("ann (acme)", "here"))
+    job_settings.change(ann, found, {"priority": "2"})
     late = send(user, f"/jobs/{job}/set", shown)
     assert late.status_code == 409
     assert "has priority 2 by now, by ann (acme) at" in late.text

@@ -3,6 +3,7 @@
 import json
 
 from nightshift.common.ledger import Ledger, audit_log
+from nightshift.common.ledger.connection import Actor
 from nightshift.common.ledger.jobs.jobs import Job, get
 from nightshift.producer.explain import facts, reasons
 from tests.support.batch_site import Site, line
@@ -33,7 +34,7 @@ def test_jobs_and_people_of_others_have_no_name(ledger: Ledger, tmp_path: object
     hidden = said(ledger, mine, "acme")
     assert "a job of another tenant goes first" in hidden
     assert "batch_2" not in hidden
-    with audit_log.acting("carol (ops)", "host-9"), ledger.transaction() as connection:
+    with ledger.acting(Actor("carol (ops)", "host-9")).transaction() as connection:
         audit_log.record(connection, "pause", mine.id)
     site.sql(f"UPDATE jobs SET state = 'paused' WHERE id = {mine.id}")
     with ledger.transaction() as connection:

@@ -9,6 +9,7 @@ from sqlalchemy import event
 from typer.testing import CliRunner
 
 from nightshift.common.ledger import audit_log
+from nightshift.common.ledger.connection import Actor
 from nightshift.common.ledger.fleet import outages
 from nightshift.common.ledger.fleet.outages import Kind, Teller, Wait
 from nightshift.common.ledger.jobs import jobs
@@ -163,7 +164,7 @@ def test_the_wait_for_a_store_began_with_the_outage(world: World) -> None:
 def test_a_change_of_state_shows_at_once_with_its_moment(world: World) -> None:
     job = world.job(1)
     earlier(world, "jobs", "state_since", 3600)
-    with audit_log.acting("carol (ops)", "host-9"), world.ledger.transaction() as connection:
+    with world.ledger.acting(Actor("carol (ops)", "host-9")).transaction() as connection:
         jobs.pause(connection, job)
         audit_log.record(connection, "pause", job)
     [row] = looked(world, job)
@@ -206,7 +207,7 @@ def test_guests_read_no_machine_no_job_of_others_and_no_person(world: World) -> 
         SELECT 's-1', 0, 'gpu-1', 'default', '0', 'ready', engine_key, '{}' FROM jobs LIMIT 1
     """
     world.do(slot)
-    with audit_log.acting("carol (ops)", "host-9"), world.ledger.transaction() as connection:
+    with world.ledger.acting(Actor("carol (ops)", "host-9")).transaction() as connection:
         jobs.pause(connection, paused)
         audit_log.record(connection, "pause", paused)
     first, held = (row["standing"].sentence for row in reversed(looked(world, mine, paused)))

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import audit_log
 from nightshift.common.ledger.batches import dispatch
-from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.connection import Actor, Connection
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.spec import STORED, JobSpec
@@ -125,8 +125,8 @@ def change_engine(
         for name, value in args.items()
         if before.get(name) != value
     }
-    with audit_log.acting(WORKER, socket.gethostname()):
-        audit_log.record(connection, "set", job_id, detail=detail)
+    actor = Actor(WORKER, socket.gethostname())
+    audit_log.record(connection, "set", job_id, detail=detail, actor=actor)
     return True
 
 

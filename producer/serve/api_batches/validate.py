@@ -9,6 +9,7 @@ from nightshift.common.errors import BadInput, LeaseLost, Retryable
 from nightshift.common.formats import streams
 from nightshift.common.formats.jsonl.lines import MOST_LINE_BYTES
 from nightshift.common.ledger import Connection, Ledger, audit_log
+from nightshift.common.ledger.connection import Actor
 from nightshift.common.ledger.holds import Hold
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, OpenaiEngineSpec, parse_spec
@@ -143,8 +144,8 @@ def _begin(
 
     # Whoever asked for the batch has asked for the job, and this reaper has not.
     who_asked = audit_log.of_key(batch.created_by or "nobody", batch.tenant)
-    with audit_log.acting(who_asked, batch.created_from):
-        done = submit(ledger, spec, settings, Asked(tenant=batch.tenant, within=within))
+    own = ledger.acting(Actor(who_asked, batch.created_from))
+    done = submit(own, spec, settings, Asked(tenant=batch.tenant, within=within))
     log.info("batch_begun", batch=batch.id, job_id=done.job_id, rows=done.rows)
     return []
 

@@ -16,7 +16,8 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from nightshift.common.errors import NightshiftError
-from nightshift.common.ledger import Ledger, audit_log
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.connection import Actor
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.producer.serve.calls import (
     Call,
@@ -60,8 +61,8 @@ class Visit:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger of the server."""
-        return self.context.ledger
+        """The ledger of the server, in which changes are those of the looker."""
+        return self.context.ledger.acting(Actor(self.looker.who, self.looker.host))
 
     def query(self, name: str) -> str | None:
         """A word of the address; None for none, and for an empty one."""
@@ -150,8 +151,7 @@ def action(path: str, handler: Handler, *, slow: Slow | None = None) -> Route:
             return _told(request, error)
 
         def work(found: Looker) -> Response:
-            with audit_log.acting(found.who, found.host):
-                return handler(Visit(request, found, form))
+            return handler(Visit(request, found, form))
 
         return await _answered(request, work, slow=slow)
 
