@@ -44,9 +44,9 @@ def encode_part(table: pa.Table, kind: OutputFormat, metadata: dict[str, str]) -
     return sink.getvalue()
 
 
-def write_encoded(uri: str, data: pa.Buffer) -> Written:
-    """Writes what `encode_part` made. Raises StorageUnavailable."""
-    return storage.write_bytes(uri, memoryview(data), replace=False)
+def write_encoded(uri: str, data: pa.Buffer, syncs: storage.Syncs | None = None) -> Written:
+    """Write what `encode_part` made. With `syncs` it is durable after its `finish`. Raises StorageUnavailable."""
+    return storage.write_bytes(uri, memoryview(data), replace=False, syncs=syncs)
 
 
 def write_batches(

@@ -38,7 +38,7 @@ from nightshift.common.storage.addresses import (
 from nightshift.common.storage.driver_errors import guard, reason
 from nightshift.common.storage.links import OWN_FOLDERS
 from nightshift.common.storage.listing import Listing, expand, folders, list_names, listing
-from nightshift.common.storage.local import gathered_syncs
+from nightshift.common.storage.local import Syncs
 from nightshift.common.storage.objects import driver_of
 from nightshift.common.storage.streams import Content, FileInfo, Naming, Written, checked_reader
 from nightshift.common.storage.walls import (
@@ -57,6 +57,7 @@ __all__ = [
     "SETTING",
     "FileInfo",
     "Listing",
+    "Syncs",
     "Written",
     "as_typed",
     "carried",
@@ -68,7 +69,6 @@ __all__ = [
     "expand",
     "fixed_folder",
     "folders",
-    "gathered_syncs",
     "is_held",
     "is_local",
     "is_pattern_over",
@@ -133,17 +133,19 @@ def read_range(uri: str, offset: int, length: int) -> bytes:
         return bytes(fs.cat_file(path, start=offset, end=offset + length)) if length else b""
 
 
-def write_whole(uri: str, content: Content, *, replace: bool = False) -> Written:
+def write_whole(
+    uri: str, content: Content, *, replace: bool = False, syncs: Syncs | None = None
+) -> Written:
     """Writes a file by calling `content` with an unseekable binary file, and hashes its bytes.
 
     On local disk the file gets its given name at once, then file and directory are fsynced;
     `replace` writes beside it and renames, for names that readers may hold open. On object
     stores the bytes are spooled to local disk and put when they are complete, so no reader ever
-    sees half a file. A write that fails removes what it wrote, as far as it can.
+    sees half a file. With `syncs` the directory is synced at its `finish`. A write that fails removes what it wrote, as far as it can.
     Raises BadInput when `uri` is there and is no regular file, StorageUnavailable.
     """
     if is_local(uri):
-        return local.write(local_path(uri), content, replace)
+        return local.write(local_path(uri), content, replace, syncs=syncs)
     return objects.write(uri, content)
 
 
@@ -163,9 +165,11 @@ def write_streamed(uri: str, content: Content) -> Written:
     return write_whole(uri, content) if is_local(uri) else objects.stream(uri, content)
 
 
-def write_bytes(uri: str, data: bytes | memoryview, *, replace: bool = True) -> Written:
+def write_bytes(
+    uri: str, data: bytes | memoryview, *, replace: bool = True, syncs: Syncs | None = None
+) -> Written:
     """Writes a whole file; with `replace` readers see either the old file or the new one."""
-    return write_whole(uri, lambda sink: sink.write(data), replace=replace)
+    return write_whole(uri, lambda sink: sink.write(data), replace=replace, syncs=syncs)
 
 
 def hold(uri: str, roots: Sequence[str]) -> None:
@@ -204,22 +208,25 @@ def create(uri: str, data: bytes) -> bool:
     return local.create(local_path(uri), data) if is_local(uri) else objects.create(uri, data)
 
 
-def move(source: str, target: str, size_bytes: int | None = None) -> None:
+def move(
+    source: str, target: str, size_bytes: int | None = None, syncs: Syncs | None = None
+) -> None:
     """Gives a file its final name: rename on local disk, copy then delete on object stores.
 
     A move may be done twice, or by two processes at once. A missing source with a target in place
     is success; a copy whose source was not deleted yet is finished. A link is no file. `size_bytes`
-    is the size of the file where the caller knows it, which spares a request. Raises
+    is the size of the file where the caller knows it, which spares a request; with `syncs` the directories are
+    synced at its `finish`. Raises
     FileNotFoundError when both files are missing, Permanent when the target has other content.
     """
     try:
-        _move(source, target, size_bytes)
+        _move(source, target, size_bytes, syncs)
     except FileNotFoundError:
         if not exists(target, links=False):
             raise
 
 
-def _move(source: str, target: str, size_bytes: int | None) -> None:
+def _move(source: str, target: str, size_bytes: int | None, syncs: Syncs | None) -> None:
     if is_local(source) != is_local(target):
         raise ValueError("a file moves within one store")
     if exists(target, links=False):
@@ -230,7 +237,7 @@ def _move(source: str, target: str, size_bytes: int | None) -> None:
         return
     if is_local(source):
         with guard("moved", source):
-            local.rename(local_path(source), local_path(target))
+            local.rename(local_path(source), local_path(target), syncs)
         return
     objects.copy(source, target, size_bytes)
     delete(source)

@@ -1,14 +1,13 @@
 """Files on local disk: facts, whole writes, directories, renames; what is written is fsynced.
 
-Threads share the sync of a directory, and so do many files of one thread.
+Threads share the sync of a directory, and so do many files of one caller.
 """
 
 import errno
 import os
 import stat as modes
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import lru_cache, partial
 from io import FileIO
 from itertools import takewhile
@@ -27,7 +26,23 @@ from nightshift.common.storage.streams import Content, FileInfo, Naming, Written
 NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 """Errors of a file system that has no hard links."""
 
-_of_thread = threading.local()
+
+class Syncs:
+    """Directories that a caller syncs once for many files: these are durable after `finish`, and not before."""
+
+    def __init__(self) -> None:
+        self._folders: dict[Path, None] = {}
+
+    def add(self, folder: Path) -> None:
+        """Sync a directory at the end."""
+        self._folders[folder] = None
+
+    def finish(self) -> None:
+        """Sync each directory once. Raises StorageUnavailable."""
+        while self._folders:
+            folder, _ = self._folders.popitem()
+            with writing(str(folder)):
+                _sync_now(folder)
 
 
 def info(path: Path, *, links: bool = True) -> FileInfo:
@@ -55,6 +70,7 @@ def write(
     replace: bool,
     job_id: int | None = None,
     naming: Naming = nullcontext,
+    syncs: Syncs | None = None,
 ) -> Written:
     """Writes under the final name, or with `replace` under another name, which carries `job_id` and is
     renamed inside `naming`.
@@ -72,10 +88,12 @@ def write(
             # happen to a device, a pipe or a directory.
             raise BadInput(f"{uri} is no regular file and cannot be written: name another")
         place = final.beside(job_id) if replace else final
-        return _write(place, final, path, content, naming)
+        return _write(place, final, path, content, naming, syncs)
 
 
-def _write(place: Place, final: Place, path: Path, content: Content, naming: Naming) -> Written:
+def _write(
+    place: Place, final: Place, path: Path, content: Content, naming: Naming, syncs: Syncs | None
+) -> Written:
     uri = str(path)
     with writing(uri):
         raw = open(place.name, "wb", buffering=0, opener=place.opener())  # noqa: SIM115
@@ -90,7 +108,7 @@ def _write(place: Place, final: Place, path: Path, content: Content, naming: Nam
                 with naming(), writing(uri):
                     _rename_unfinished(place, final, uri)
         with writing(uri):
-            _sync_directory(path.parent)
+            _sync_directory(path.parent, syncs)
     except BaseException:
         with suppress(OSError):
             place.unlink()
@@ -168,7 +186,7 @@ def create(path: Path, data: bytes) -> bool:
         finally:
             with suppress(FileNotFoundError):
                 written.unlink()
-            _sync_directory(path.parent)
+            _sync_now(path.parent)
     return True
 
 
@@ -222,13 +240,13 @@ def folder_identity(path: Path) -> walls.Identity:
         return walls.identity(os.fstat(folder))
 
 
-def rename(source: Path, target: Path) -> None:
-    """Renames a file, and syncs both directories."""
+def rename(source: Path, target: Path, syncs: Syncs | None = None) -> None:
+    """Rename a file, and sync both directories, now or with `syncs`."""
     _make(target.parent)
     with placed(source, links=False) as old, placed(target, links=False) as new:
         old.rename(new)
     for folder in {target.parent, source.parent}:
-        _sync_directory(folder)
+        _sync_directory(folder, syncs)
 
 
 def delete(path: Path) -> None:
@@ -256,30 +274,11 @@ def _make(path: Path) -> None:
         _sync_now(made.parent)
 
 
-@contextmanager
-def gathered_syncs() -> Iterator[None]:
-    """Syncs each directory in which this thread writes or moves local files once, at the end.
-
-    The files are durable only after that. Raises StorageUnavailable at the end. Not to be nested.
-    """
-    folders: dict[Path, None] = {}
-    _of_thread.gathered = folders
-    try:
-        yield
-    finally:
-        del _of_thread.gathered
-        for folder in folders:
-            with writing(str(folder)):
-                _sync_now(folder)
-
-
-def _sync_directory(path: Path) -> None:
-    """Syncs a directory now, or at the end of this thread's `gathered_syncs`."""
-    gathered: dict[Path, None] | None = getattr(_of_thread, "gathered", None)
-    if gathered is None:
+def _sync_directory(path: Path, syncs: Syncs | None) -> None:
+    if syncs is None:
         _sync_now(path)
     else:
-        gathered[path] = None
+        syncs.add(path)
 
 
 def _sync_now(path: Path) -> None:

@@ -215,13 +215,13 @@ class Hang:
             hang_if(stage == "read" and row in descriptor.rows)
             return read(spec, descriptor, *more, **how)
 
-        def slow_write(uri: str, data: Any, *, replace: bool = True) -> storage.Written:
+        def slow_write(uri: str, data: Any, **how: Any) -> storage.Written:
             hang_if(stage == "written" and part in uri)
-            return write(uri, data, replace=replace)
+            return write(uri, data, **how)
 
-        def slow_move(source: str, target: str, size_bytes: int | None = None) -> None:
+        def slow_move(source: str, *given: Any) -> None:
             hang_if(stage == "moved" and part in source)
-            move(source, target, size_bytes)
+            move(source, *given)
 
         self._patch.setattr(input_rows, "read_rows", slow_read)
         self._patch.setattr(storage, "write_bytes", slow_write)
@@ -517,11 +517,11 @@ def test_a_part_that_the_store_refuses_for_long_holds_up_no_neighbour(
     tried: list[list[str]] = []
     write = storage.write_bytes
 
-    def fail_the_first(uri: str, data: Any, *, replace: bool = True) -> storage.Written:
+    def fail_the_first(uri: str, data: Any, **how: Any) -> storage.Written:
         if "part-000000" in uri and len(tried) < 2:
             tried.append(scene.states())
             raise StorageUnavailable("disk full")
-        return write(uri, data, replace=replace)
+        return write(uri, data, **how)
 
     monkeypatch.setattr(storage, "write_bytes", fail_the_first)
     thread = scene.run()
@@ -740,10 +740,10 @@ def test_rows_whose_parts_the_store_refuses_are_paid_each_time_that_they_run(
 ) -> None:
     write = storage.write_bytes
 
-    def refuse(uri: str, data: Any, *, replace: bool = True) -> storage.Written:
+    def refuse(uri: str, data: Any, **how: Any) -> storage.Written:
         if "/part-" in uri:
             raise StorageUnavailable("disk full")
-        return write(uri, data, replace=replace)
+        return write(uri, data, **how)
 
     monkeypatch.setattr(storage, "write_bytes", refuse)
     publisher = scene.runner.publisher
@@ -763,7 +763,7 @@ def test_rows_whose_parts_the_store_refuses_are_paid_each_time_that_they_run(
 def test_no_row_is_computed_for_an_output_that_cannot_be_written(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(uri: str, _data: Any, *, replace: bool = True) -> storage.Written:
+    def refuse(uri: str, _data: Any, **how: Any) -> storage.Written:
         raise StorageUnavailable(f"{uri} cannot be written: No space left on device")
 
     with monkeypatch.context() as patch:
@@ -829,7 +829,7 @@ def test_a_job_whose_output_is_never_writable_is_paused_with_the_reason(
 ) -> None:
     """Its batches once went back every five seconds for ever, or were dead."""
 
-    def refuse(uri: str, _data: Any, *, replace: bool = True) -> storage.Written:
+    def refuse(uri: str, _data: Any, **how: Any) -> storage.Written:
         raise StorageUnavailable(f"{uri} cannot be written: Permission denied")
 
     if why == "Permission denied":
@@ -859,10 +859,10 @@ def test_a_job_whose_parts_are_refused_again_and_again_is_paused_with_the_reason
     scene = Scene(ledger, tmp_path)
     write, found = storage.write_bytes, []
 
-    def refuse(uri: str, data: Any, *, replace: bool = True) -> storage.Written:
+    def refuse(uri: str, data: Any, **how: Any) -> storage.Written:
         if "/part-" in uri:
             raise StorageUnavailable(f"{uri} cannot be written: No space left on device")
-        return write(uri, data, replace=replace)
+        return write(uri, data, **how)
 
     monkeypatch.setattr(storage, "write_bytes", refuse)
     for at, claimed in enumerate(scene.group[:MOST_REFUSALS]):

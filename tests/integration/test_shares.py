@@ -117,10 +117,10 @@ def test_a_child_claims_nothing_for_an_output_that_has_just_failed(
     """Each claim of it once failed at once, and the child claimed the next batch."""
     write = storage.write_bytes
 
-    def refuse(uri: str, data: Any, *, replace: bool = True) -> storage.Written:
+    def refuse(uri: str, data: Any, **how: Any) -> storage.Written:
         if ".proof-" in uri:
             raise StorageUnavailable(f"{uri} cannot be written: Permission denied")
-        return write(uri, data, replace=replace)
+        return write(uri, data, **how)
 
     fleet.admit()
     fleet.go.set()

@@ -91,7 +91,7 @@ def test_an_output_is_proved_once_and_again_after_a_refusal(
     assert storage.list_names(f"{output}/_attempts") == []
     written: list[str] = []
 
-    def refuse(uri: str, _data: object, *, replace: bool = True) -> storage.Written:
+    def refuse(uri: str, _data: object, **how: object) -> storage.Written:
         written.append(uri)
         raise StorageUnavailable("full")
 
@@ -113,7 +113,7 @@ def test_a_failed_proof_is_not_made_again_at_once_and_later_and_later(
     now, tried = 0.0, list[float]()
     outputs, output = Outputs(lambda: now), str(tmp_path / "out")
 
-    def refuse(uri: str, _data: object, *, replace: bool = True) -> storage.Written:
+    def refuse(uri: str, _data: object, **how: object) -> storage.Written:
         tried.append(now)
         raise StorageUnavailable("full")
 

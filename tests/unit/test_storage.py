@@ -4,9 +4,7 @@ import errno
 import hashlib
 import os
 import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import ClassVar
 
 import fsspec
@@ -525,7 +523,7 @@ def test_many_movers_of_one_file_all_succeed(root):
         assert storage.read_range(f"{root}/{number}", 0, 9) == b"part"
 
 
-def test_gathered_syncs_sync_a_directory_once_and_only_for_their_thread(tmp_path, monkeypatch):
+def test_syncs_sync_a_directory_once_and_only_for_their_caller(tmp_path, monkeypatch):
     synced: list[str] = []
 
     def note(path, wishes):
@@ -536,24 +534,16 @@ def test_gathered_syncs_sync_a_directory_once_and_only_for_their_thread(tmp_path
     local.syncs_of.cache_clear()
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-
-    def of_another_thread():
-        storage.write_bytes(str(tmp_path / "b" / "other"), b"x")
-
-    with storage.gathered_syncs():
-        for name in "xyz":
-            storage.write_bytes(str(tmp_path / "a" / name), b"1")
-            storage.move(str(tmp_path / "a" / name), str(tmp_path / "b" / name))
-        assert synced == []
-        thread = threading.Thread(target=of_another_thread)
-        thread.start()
-        thread.join()
-        assert synced == ["b"]
+    syncs = storage.Syncs()
+    for name in "xyz":
+        staged = str(tmp_path / "a" / name)
+        storage.write_bytes(staged, b"1", replace=False, syncs=syncs)
+        storage.move(staged, str(tmp_path / "b" / name), syncs=syncs)
+    assert synced == []
+    storage.write_bytes(str(tmp_path / "b" / "other"), b"x")
+    assert synced == ["b"]
+    syncs.finish()
     assert sorted(synced[1:]) == ["a", "b"]
-    with suppress(KeyError), storage.gathered_syncs():
-        storage.write_bytes(str(tmp_path / "a" / "late"), b"1")
-        raise KeyError
-    assert synced[3:] == ["a"]
-    storage.write_bytes(str(tmp_path / "a" / "now"), b"1")
-    assert synced[4:] == ["a"]
+    syncs.finish()
+    assert len(synced) == 3
     local.syncs_of.cache_clear()

@@ -65,14 +65,16 @@ class Publisher:
         """The batches whose part is durable now; the others have an error."""
         written = []
         try:
-            with group[0].batch.progress.stage() as moved, storage.gathered_syncs():
+            with group[0].batch.progress.stage() as moved:
+                syncs = storage.Syncs()
                 for each in group:
                     try:
-                        each.part = _stored(each)
+                        each.part = _stored(each, syncs)
                         written.append(each)
                     except Exception as error:
                         each.error = error
                     moved()
+                syncs.finish()
         except StorageUnavailable as error:
             for each in written:
                 each.part, each.error = None, error
@@ -137,18 +139,20 @@ class Publisher:
         """What follows a commit. Should this child die before, the reaper's finish does the same."""
         stage = group[0].batch.progress.stage()
         failure = suppressed(Exception, self._child.recorder, "settle_failed")
-        with failure, stage as moved, storage.gathered_syncs():
+        with failure, stage as moved:
+            syncs = storage.Syncs()
             for each in group:
-                self._move(each)
+                self._move(each, syncs)
                 moved()
+            syncs.finish()
         if any(each.table.errors for each in group):
             self._judge(group[0].lease.job_id)
 
-    def _move(self, each: Publication) -> None:
+    def _move(self, each: Publication, syncs: storage.Syncs) -> None:
         lease, part = each.commit()
         uri = each.spec.output.uri
         with suppressed(Exception, self._child.recorder, "settle_failed", batch_id=lease.batch_id):
-            storage.move(staged(uri, part.name), final(uri, part.name), part.bytes)
+            storage.move(staged(uri, part.name), final(uri, part.name), part.bytes, syncs)
             reached(Moment.MOVED)
             # A table may have the old part: a reaper removes the part in time.
             if lease.kept_part is not None and each.spec.output.table is None:
@@ -171,12 +175,12 @@ class Publisher:
                 self._child.recorder.problem("job_paused", job_id=job_id, why="of its failed rows")
 
 
-def _stored(each: Publication) -> Part:
+def _stored(each: Publication, syncs: storage.Syncs) -> Part:
     lease, output, table = each.lease, each.spec.output, each.table
     if each.encoded is None:
         each.encoded = part_rows.encode_part(table.table, output.format, each.provenance)
     name = part_name(lease.seq, lease.batch_id, lease.attempt, output.format, bare=each.bare)
-    facts = part_rows.write_encoded(staged(output.uri, name), each.encoded)
+    facts = part_rows.write_encoded(staged(output.uri, name), each.encoded, syncs)
     tokens = table.prompt_tokens, table.output_tokens
     return Part(
         name,
