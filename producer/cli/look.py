@@ -96,13 +96,10 @@ def status(
     from nightshift.common.ledger.fleet import outages, workers
     from nightshift.common.ledger.jobs import answer_counts
     from nightshift.common.ledger.jobs import jobs as ledger_jobs
-    from nightshift.common.ledger.queries import job_pace
     from nightshift.common.ledger.queries.standings import Filter
-    from nightshift.producer.views import rates, standings, tables, watching
+    from nightshift.producer.views import facts, rates, standings, tables, watching
     from nightshift.producer.views.deadlines import with_deadlines
-    from nightshift.producer.views.in_table import with_table
     from nightshift.producer.views.last_sign import with_load_log
-    from nightshift.producer.views.versions import with_versions
 
     wanted = Filter(word=standings.word(state), needs_person=needs_person)
     if job is not None and (state or needs_person):
@@ -111,13 +108,9 @@ def status(
         number = None if job is None else context.find_job(ledger, job).id
         with ledger.transaction() as connection:
             if number is None:
-                rows = standings.chosen(connection, wanted, here)
+                rows = with_deadlines(connection, standings.chosen(connection, wanted, here))
             else:
-                found = [job_pace.of(connection, number)]
-                rows = standings.with_standings(connection, found, here)
-            rows = with_deadlines(connection, rows)
-            if number is not None:
-                rows = [with_versions(connection, with_table(connection, row)) for row in rows]
+                rows = [facts.read(connection, number, here)]
             shown = None if number is None else with_load_log(connection, rows[0], here)
             living, away = workers.status(connection), outages.listed(connection, number)
             aside = loads.set_aside(connection)

@@ -17,7 +17,7 @@ from nightshift.common.spec import GenerateTask, JobSpec
 from nightshift.common.states import JobState
 from nightshift.producer.results import part_files
 from nightshift.producer.submit import owned_files
-from nightshift.producer.views.in_table import in_table
+from nightshift.producer.views.facts import contributed
 from nightshift.producer.views.versions import versions
 
 MOST_BYTES = 256 * 1024 * 1024
@@ -96,7 +96,7 @@ def _head(ledger: Ledger, job: Job, progress: Row, end: JobState) -> dict[str, o
         grown = generations.listed(connection, job.id)
         revision = live_parts.revision(connection, job.id)
         makers = live_parts.makers(connection, job.id)
-        table = in_table(connection, job.id)
+        of_wings = contributed(connection, job.id)
         made_by = versions(connection, job.id)
         taken = input_versions.get(connection, job.id)
     over = progress["rows_done"] + progress["rows_failed"]
@@ -123,7 +123,7 @@ def _head(ledger: Ledger, job: Job, progress: Row, end: JobState) -> dict[str, o
         "schema": [
             {"name": field.name, "type": str(field.type)} for field in part_files.schema_of(job)
         ],
-        **({} if table is None else {"table": table.as_json}),
+        **{name: each.as_json for name, each in of_wings.items()},
         **({"generations": [generation_facts(each) for each in grown]} if grown else {}),
         "input_files": [file_facts(file) for file in files],
     }

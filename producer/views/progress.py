@@ -22,14 +22,12 @@ from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import failed_rows, job_pace
 from nightshift.common.states import JobState
 from nightshift.producer.advice.here import FLEET, Here
-from nightshift.producer.views import rates, tables, watching
+from nightshift.producer.views import facts, rates, tables, watching
 from nightshift.producer.views.deadlines import with_deadlines
-from nightshift.producer.views.in_table import with_table
 from nightshift.producer.views.last_sign import with_load_log
 from nightshift.producer.views.notebook import CellView
 from nightshift.producer.views.rates import Values
 from nightshift.producer.views.standings import with_standings
-from nightshift.producer.views.versions import with_versions
 from nightshift.producer.views.watching import Watching
 
 LINE_SECONDS = 5.0
@@ -107,15 +105,6 @@ class JobSnapshot:
         return self.watching is not None and self.watching.is_idle
 
 
-def _row(
-    connection: Connection, job_id: int, here: Here = FLEET, tenant: str | None = None
-) -> Values:
-    """The row of job_progress of a job, with its deadline, where it stands, its table, and its versions."""
-    (row,) = with_deadlines(connection, [job_pace.of(connection, job_id)])
-    (row,) = with_standings(connection, [row], here, tenant)
-    return with_versions(connection, with_table(connection, row))
-
-
 def snapshot(ledger: Ledger, job_id: int, here: Here = FLEET) -> JobSnapshot:
     """Reads job, progress and workers in one transaction."""
     with ledger.transaction() as connection:
@@ -127,7 +116,7 @@ def snapshot(ledger: Ledger, job_id: int, here: Here = FLEET) -> JobSnapshot:
             for row in workers.status(connection)
             if row["pool"] == job.spec.pool and row["engine_key"] == job.engine_key
         ]
-        row = with_load_log(connection, _row(connection, job_id, here), here)
+        row = with_load_log(connection, facts.read(connection, job_id, here), here)
         away = outages.listed(connection, job_id)
         return JobSnapshot(job, row, own, watching.watching(connection, job_id), away)
 
@@ -300,7 +289,7 @@ def report_end(
     of `run` and `wait` (DESIGN section 11). The rate of a job of which nothing `ran` now is left out.
     """
     with ledger.transaction() as connection:
-        row = _row(connection, job.id, here)
+        row = facts.read(connection, job.id, here)
         found = watching.watching(connection, job.id)
         if row["rows_failed"]:
             row = {**row, "error_kinds": failed_rows.count_by_kind(connection, job.id)}
@@ -314,7 +303,7 @@ def report_end(
 def end_as_json(ledger: Ledger, job: Job) -> tuple[dict[str, object], int]:
     """The same for machines: what `status --json` says, and the exit code."""
     with ledger.transaction() as connection:
-        row = _row(connection, job.id)
+        row = facts.read(connection, job.id, FLEET)
         found = watching.watching(connection, job.id)
     is_idle = found is not None and found.is_idle
     return _as_json(row, found), exit_code(row, is_idle=is_idle)
@@ -326,7 +315,7 @@ def job_as_json(
     """What `status JOB --json` says; to readers of a `tenant` without names of machines, of others' jobs and of
     people, and without causes of outages.
     """
-    row, is_guest = _row(connection, job_id, here, tenant), tenant is not None
+    row, is_guest = facts.read(connection, job_id, here, tenant), tenant is not None
     away = [each.as_json(is_guest=is_guest) for each in outages.listed(connection, job_id)]
     answers = answer_counts.of_job(connection, job_id).as_json()
     return {**_as_json(row, watching.watching(connection, job_id)), **answers, "outages": away}

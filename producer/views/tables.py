@@ -9,16 +9,14 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from nightshift.common.formats import part_names
 from nightshift.common.ledger.fleet.outages import Outage
 from nightshift.common.text import (
     counted,
     counted_batches,
-    left_out_rows,
-    money,
     plural,
 )
 from nightshift.producer.advice.here import FLEET, Here
+from nightshift.producer.views import facts
 from nightshift.producer.views.cells import (
     duration,
     eta,
@@ -35,8 +33,6 @@ from nightshift.producer.views.last_sign import age, loading, place
 from nightshift.producer.views.next_steps import next_steps
 from nightshift.producer.views.rates import (
     Values,
-    answering,
-    elapsed_seconds,
     overall_rate,
     rows_over,
     saved,
@@ -72,16 +68,11 @@ def job(
         *_deadline(row),
         _batches(row),
     ]
-    if found := answering(row):
-        parts.append(Text(f"answers {found}", "bright_black"))
-    if row.get("table") is not None:
-        parts.append(Text(f"table {row['table'].text}", "bright_black"))
-    if (found := row.get("versions")) is not None and found.text:
-        parts.append(Text(found.text, "yellow"))
-    if row["remark"]:
-        parts.append(Text(row["remark"], "yellow"))
-    if row["reason"]:
-        parts.append(Text(row["reason"], "yellow"))
+    for fact in facts.of_job(row):
+        if fact.name in LIVE:
+            parts.append(Text(f"{fact.name} {fact.text}", "bright_black"))
+        elif fact.warns and fact.name != "deadline":
+            parts.append(Text(fact.text, "yellow"))
     parts += [Text(line, "yellow" if place else "cyan") for place, line in enumerate(watching)]
     if why := waits(row):
         parts.append(Text(why, "yellow"))
@@ -93,6 +84,9 @@ def job(
 
 
 STARTING = "the reaper and the worker are starting"
+
+LIVE = ("answers", "table")
+"""Facts of the live view that are no warnings; the others have lines of their own."""
 
 SAID_ELSEWHERE = ("loading", "waits_for_files", "storage_away", "rate_away", "server_away")
 """Kinds of reasons that a line of their own says."""
@@ -180,7 +174,7 @@ def line(row: Values, outages: Sequence[Outage] = ()) -> str:
     if row["eta_seconds"] is not None:
         parts.append(f"{eta(row)} to go")
     if row["cost"] is not None:
-        parts.append(f"cost {cost(row)}")
+        parts.append(f"cost {facts.cost(row)}")
     if row.get("deadline") is not None and row["status"] == "running":
         parts.append(row["deadline"].text)
     if row["status"] != "running":
@@ -220,29 +214,9 @@ def summary(row: Values, here: Here = FLEET, *, ran: bool = True) -> RenderableT
     """
     table = fact_grid()
     table.add_row("rows", _rows_ended(row))
-    for name, said in (*_answers(row), *(_speed(row) if ran else ())):
-        table.add_row(name, said)
-    if row["cost"] is not None:
-        table.add_row("cost", cost(row, why=True))
-    for text in _deadline(row):
-        table.add_row("deadline", text)
-    table.add_row("output", Text(row["output_uri"], "bold"))
-    if row.get("table") is not None:
-        table.add_row("table", Text(row["table"].text))
-    if row["archived_at"] is not None:
-        place = part_names.archived(row["output_uri"], "")
-        table.add_row("batches", Text(f"archived on {row['archived_at']:%Y-%m-%d} in {place}"))
-    left_out = row.get("rows_left_out")
-    versions = row.get("versions")
-    for name, what in (
-        ("reason", row["reason"]),
-        ("remark", row["remark"]),
-        ("versions", None if versions is None else versions.text),
-        ("ids", ids_said(row)),
-        ("input", left_out_rows(left_out) if left_out else None),
-    ):
-        if what:
-            table.add_row(name, Text(what, "yellow"))
+    for fact in facts.named(facts.of_job(row), without=() if ran else facts.SPEED):
+        style = "yellow" if fact.warns else "bold" if fact.name == "output" else ""
+        table.add_row(fact.name, Text(fact.text, style))
     for at, advice in enumerate(next_steps(row, here)):
         table.add_row("" if at else "next", Text(advice))
     return Group(_title(row, Text(NO_ANSWER, "red") if without_answer(row) else None), table)
@@ -259,41 +233,6 @@ def _rows_ended(row: Values) -> Text:
         # Not "never ran": some may have been sent to an engine, and their cost counts.
         rows.append(f", {left:,} unfinished", "yellow")
     return rows
-
-
-def _speed(row: Values) -> Iterator[tuple[str, str]]:
-    """How fast the job was."""
-    rate, seconds = overall_rate(row), elapsed_seconds(row)
-    if rate is not None and seconds is not None:
-        over = duration(seconds) if seconds >= 1 else f"{seconds:.2f} s"
-        yield "rate", f"{rate:,.1f} rows/s over {over}"
-    if (row["engine_seconds"] or 0) >= 1:
-        yield "engines", f"{duration(row['engine_seconds'])} at work"
-
-
-def _answers(row: Values) -> Iterator[tuple[str, str]]:
-    """Names and texts of the facts about the answers of a job and their tokens."""
-    if row["prompt_tokens"] or row["output_tokens"]:
-        tokens = f"{row['prompt_tokens']:,} in, {row['output_tokens']:,} out"
-        yield "tokens", tokens + thoughts(row)
-    if found := answering(row):
-        yield "answers", found
-    if said := saved(row):
-        yield "saved", "; ".join(said)
-
-
-def ids_said(row: Values) -> str | None:
-    """A remark about the ids of a job that is over; None where all differ, or where they were never looked at."""
-    found = row.get("id_counts")
-    if found is None or found["different"] == found["rows"]:
-        return None
-    if found["different"] is None:
-        return f"not counted; `nightshift verify {row['job']}` says how many differ"
-    first, second = found["pair"]
-    return (
-        f"{found['different']:,} of {found['rows']:,} differ: {found['example']} stands in rows "
-        f"{first:,} and {second:,}"
-    )
 
 
 def overview(
@@ -383,15 +322,7 @@ def _rate(row: Values) -> float | None:
 
 
 def _cost(row: Values) -> str:
-    return "—" if row["cost"] is None else cost(row)
-
-
-def cost(row: Values, *, why: bool = False) -> str:
-    """The cost of a job that has a price; an estimate is marked, with the reason if there is room."""
-    if not row["cost_is_estimate"]:
-        return money(row["cost"])
-    reason = ": the server did not count all of its tokens" if why else ""
-    return f"{money(row['cost'])} (estimate{reason})"
+    return "—" if row["cost"] is None else facts.cost(row)
 
 
 def _brief_deadline(row: Values) -> RenderableType:
@@ -475,7 +406,7 @@ def _pace(row: Values, *, closing: bool, stalled: bool = False) -> Text:
     for said in saved(row):
         text.append(f"   {said}", "bright_black")
     if row["cost"] is not None:
-        text.append(f"   cost {cost(row)}")
+        text.append(f"   cost {facts.cost(row)}")
     return text
 
 

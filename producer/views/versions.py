@@ -8,6 +8,7 @@ from nightshift.common.ledger import Connection
 from nightshift.common.ledger.engines import engine_versions
 from nightshift.common.ledger.engines.engine_versions import Version
 from nightshift.common.text import first_few, one_line
+from nightshift.producer.views.fact import Fact
 from nightshift.producer.views.rates import Values
 
 HOW_TO_UNIFY = "`--new` with another `--out` runs all rows with one version"
@@ -29,6 +30,12 @@ class Versions:
     def as_json(self) -> list[dict[str, Any]]:
         """The list `versions` of the manifest and of `status JOB --json`."""
         return [each.as_json for each in self.found]
+
+    @property
+    def fact(self) -> Fact | None:
+        """The remark as a fact."""
+        text = self.text
+        return None if text is None else Fact("versions", text, warns=True)
 
     @property
     def text(self) -> str | None:

@@ -20,7 +20,7 @@ from nightshift.producer.submit import append_command
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.submit.submitted import Submitted
 from nightshift.producer.verify.verify import checks, verify
-from nightshift.producer.views import tables
+from nightshift.producer.views import facts
 from tests.integration.test_retry import Site, moody
 from tests.support.fleet import function_spec
 
@@ -102,7 +102,7 @@ def test_a_job_with_a_part_that_cannot_be_read_ends_and_says_that_nobody_counted
     part.write_bytes(b"no part" * 20)
     assert site.finish() is JobState.COMPLETED
     said = "not counted; `nightshift verify 1` says how many differ"
-    assert tables.ids_said(summary(site)) == said
+    assert facts.ids(summary(site)) == said
     found = verify(site.ledger, site.job)
     assert part.name in " ".join(one.message for one in found)
 
@@ -178,11 +178,11 @@ def test_the_end_of_a_job_counts_its_ids_and_the_summary_says_which_repeats(
     assert summary(site)["id_counts"] is None
     assert site.work(moody()) is JobState.COMPLETED
     said = "10 of 30 differ: 'k-0' stands in rows 0 and 10"
-    assert tables.ids_said(summary(site)) == said
+    assert facts.ids(summary(site)) == said
     write(site, "b.jsonl", ["k-0", "n-1"])
     taken(site, "b.jsonl")
     assert site.work(moody()) is JobState.COMPLETED
-    assert tables.ids_said(summary(site)) == said.replace("10 of 30", "11 of 32")
+    assert facts.ids(summary(site)) == said.replace("10 of 30", "11 of 32")
 
 
 def test_ids_that_differ_are_no_matter_and_too_many_are_not_counted_at_the_end(
@@ -191,10 +191,10 @@ def test_ids_that_differ_are_no_matter_and_too_many_are_not_counted_at_the_end(
     write(site, "a.jsonl", [f"k-{number}" for number in range(12)])
     submitted(site)
     assert site.work(moody()) is JobState.COMPLETED
-    assert tables.ids_said(summary(site)) is None
+    assert facts.ids(summary(site)) is None
     monkeypatch.setattr(id_counts, "MOST_ROWS", 11)
     write(site, "b.jsonl", ["n-1"])
     taken(site, "b.jsonl")
     assert site.work(moody()) is JobState.COMPLETED
-    said = tables.ids_said(summary(site))
+    said = facts.ids(summary(site))
     assert said == "not counted; `nightshift verify 1` says how many differ"

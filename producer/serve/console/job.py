@@ -13,7 +13,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
-from nightshift.common.ledger.queries import job_facts, job_pace, live_parts
+from nightshift.common.ledger.queries import job_facts, live_parts
 from nightshift.common.spec.changes import NONE
 from nightshift.common.states import RowErrorKind
 from nightshift.producer.advice.here import Here
@@ -39,10 +39,8 @@ from nightshift.producer.serve.console.wording import model_name
 from nightshift.producer.serve.errors import ApiError, answer, message
 from nightshift.producer.serve.ledger import api_batches, tenants
 from nightshift.producer.serve.ledger.tenants import Tenant
-from nightshift.producer.views.deadlines import with_deadlines
-from nightshift.producer.views.in_table import with_table
-from nightshift.producer.views.standings import with_standings
-from nightshift.producer.views.versions import with_versions
+from nightshift.producer.views import facts
+from nightshift.producer.views.fact import Fact
 
 ATTEMPTS = 25
 """Leases that the page shows, the newest."""
@@ -52,6 +50,9 @@ OF_ORIGIN = 200
 
 MOST_PRIORITY = 1000
 """Highest priority of a spec."""
+
+ELSEWHERE = ("tokens", "saved", "rate", "cost", "deadline", "output", "reason")
+"""Facts that the page has in places of their own."""
 
 MOST_FILES = 5
 """Input files that the page names."""
@@ -99,7 +100,7 @@ def _bounds(connection: Connection, visit: Visit) -> Tenant | None:
     return None if scope is None else tenants.get(connection, scope)
 
 
-def _origin(ledger: Ledger, job: Job, aliases: Mapping[str, str]) -> dict[str, str]:
+def _origin(ledger: Ledger, job: Job, aliases: Mapping[str, str]) -> list[Fact]:
     """Where the rows of the job come from, and what answers them."""
     with ledger.transaction() as connection:
         sources = jobs.files(connection, job.id)
@@ -121,7 +122,7 @@ def _origin(ledger: Ledger, job: Job, aliases: Mapping[str, str]) -> dict[str, s
         "Output": job.output_uri,
         "Identity": job.identity[:16],
     }
-    return {name: value for name, value in found.items() if value}
+    return [Fact(name, value) for name, value in found.items() if value]
 
 
 def live_job(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
@@ -150,11 +151,10 @@ def _seen(
         job = jobs.get(connection, job_id)
         if job is None:
             return None
-        (row,) = with_deadlines(connection, job_pace.some(connection, [job.id]))
-        (row,) = with_standings(connection, [row], here, tenant)
-        row = with_versions(connection, with_table(connection, row))
+        row = facts.read(connection, job.id, here, tenant)
         return {
             "row": row,
+            "facts": facts.named(facts.of_job(row), without=ELSEWHERE),
             "reasons": helped(connection, job, here, tenant, acts=acts),
             "failures": kinds.of(connection, row),
             "attempts": job_facts.recent(connection, job.id, ATTEMPTS),

@@ -7,7 +7,7 @@ from nightshift.common.ledger import Connection
 from nightshift.common.ledger.jobs import jobs, table_commits
 from nightshift.common.ledger.jobs.table_commits import TableState
 from nightshift.common.text import counted
-from nightshift.producer.views.rates import Values
+from nightshift.producer.views.fact import Fact
 
 if TYPE_CHECKING:
     from nightshift.common.spec.tables import TableSpec
@@ -39,6 +39,11 @@ class InTable:
         return said
 
     @property
+    def fact(self) -> Fact:
+        """The phrase as a fact."""
+        return Fact("table", self.text, meaning="the rows of the job in the table that it writes")
+
+    @property
     def as_json(self) -> dict[str, Any]:
         """The object `table` of `status JOB --json` and of the manifest."""
         last, at = self.state.commit, self.state.at
@@ -56,16 +61,10 @@ class InTable:
         }
 
 
-def in_table(connection: Connection, job_id: int) -> InTable | None:
-    """What is known of the table of a job; None for a job without one."""
+def of_job(connection: Connection, job_id: int) -> dict[str, InTable]:
+    """Return the `table` of a job; nothing for a job without one."""
     state = table_commits.status(connection, job_id)
     job = None if state is None else jobs.get(connection, job_id)
     if state is None or job is None or job.spec.output.table is None:
-        return None
-    return InTable(job.spec.output.table, state, job.state.over)
-
-
-def with_table(connection: Connection, row: Values) -> dict[Any, Any]:
-    """A row of job_progress with its `table`, where the job has one."""
-    found = in_table(connection, row["job"])
-    return {**row} if found is None else {**row, "table": found}
+        return {}
+    return {"table": InTable(job.spec.output.table, state, job.state.over)}
