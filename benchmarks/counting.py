@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 
 from nightshift.common.settings import child_environment, load_settings
-from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.telemetry.counts import Counts
 from nightshift.worker.telemetry.recorder import BatchCommitted, Recorder
+from nightshift.worker.telemetry.stage import Stage
 from nightshift.worker.telemetry.utilization import Utilization
 
 TIMES = 50_000

@@ -12,12 +12,12 @@ from nightshift.common.errors import Retryable
 from nightshift.common.ledger.batches import claims, leasing, neighbours
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.ledger.connection import IDLE_IN_TRANSACTION_SECONDS, Connection
-from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.batch.run import BatchRunner
 from nightshift.worker.child_context import ChildContext
 from nightshift.worker.handover.handover import Handover
 from nightshift.worker.held_batch import GivenBack, HeldBatch
 from nightshift.worker.supervisor.channel import ToSupervisor, Word
+from nightshift.worker.telemetry.stage import Stage
 from nightshift.worker.window import MOST_BATCHES, SHARE_SECONDS
 
 EMPTY_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4)

@@ -2,17 +2,19 @@
 
 import hmac
 import socket
-import socketserver
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import structlog
 from prometheus_client import CollectorRegistry, disable_created_metrics, make_wsgi_app
+from prometheus_client.core import InfoMetricFamily
+from prometheus_client.exposition import ThreadingWSGIServer
 
 from nightshift.common.errors import BadInput
+from nightshift.common.provenance import code_version
 from nightshift.common.remotes import is_loopback
 from nightshift.common.settings import Settings
 from nightshift.common.system_errors import told
@@ -26,6 +28,12 @@ PATIENCE_SECONDS = 10.0
 
 StartResponse = Callable[..., Any]
 Application = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
+
+
+def build_info() -> InfoMetricFamily:
+    """Return nightshift_build_info, which both the supervisor and the reaper export."""
+    meaning = "Always 1; the label says which code runs."
+    return InfoMetricFamily("nightshift_build", meaning, {"version": code_version()})
 
 
 @contextmanager
@@ -103,16 +111,7 @@ class _Request(WSGIRequestHandler):
         """Logs nothing: scrapes come every few seconds."""
 
 
-class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-    def server_bind(self) -> None:
-        """Without the name of the host, for which http.server asks a name server."""
-        socketserver.TCPServer.server_bind(self)
-        host, self.server_port = self.server_address[:2]
-        self.server_name = str(host)
-        self.setup_environ()
-
+class _Server(ThreadingWSGIServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that left before its answer is no error of this process."""
         log.debug("scrape_broken", exc_info=True)

@@ -27,8 +27,10 @@ CORE = (
 
 
 def table(reaper: Reaper) -> list[Duty]:
-    """The duties of a reaper, those of wings at the end."""
+    """Return the duties of a reaper, those of wings at the end; failures of each are counted by its name."""
     found = [make(reaper) for make in CORE]
     for of_wing in wings.offered("duties"):
         found += of_wing(reaper)
+    for duty in found:
+        reaper.rounds.expect(duty.name)
     return found

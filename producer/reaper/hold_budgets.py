@@ -9,9 +9,13 @@ from nightshift.producer.reaper.duty import Duty, Reaper
 
 log = structlog.get_logger(__name__)
 
+HOLD = "hold"
+"""One budget of a turn of the duty, whose failures are counted by themselves."""
+
 
 def duty(reaper: Reaper) -> Duty:
     """Each round."""
+    reaper.rounds.expect(HOLD)
     return Duty("hold_budgets", 0.0, partial(hold_budgets, reaper))
 
 
@@ -22,7 +26,7 @@ def hold_budgets(reaper: Reaper) -> None:
     # Each by itself: a job whose row is locked for long stops no other.
     for job_id, why in over:
         reaper.watchdog.alive()
-        reaper.attempt("hold", partial(_hold, reaper, job_id, why))
+        reaper.attempt(HOLD, partial(_hold, reaper, job_id, why))
 
 
 def _hold(reaper: Reaper, job_id: int, why: str) -> None:

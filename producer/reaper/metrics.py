@@ -10,17 +10,16 @@ from functools import partial
 from typing import Any
 
 import structlog
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
 from nightshift.common.errors import NightshiftError
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.queries import figures
-from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings
-from nightshift.common.telemetry import listener, metrics
-from nightshift.common.telemetry.metrics import Metric
+from nightshift.common.telemetry import listener
 
 log = structlog.get_logger(__name__)
 
@@ -43,18 +42,67 @@ MOST_JOBS = 200
 """Jobs shown at most, so that the number of series does not grow with the ledger."""
 
 
+ROUND_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+ROW_STATES = ("total", "done", "failed")
+BATCH_STATES = ("pending", "queued", "leased", "done", "dead")
+
+POOL_GAUGES = {
+    "batches_waiting": (
+        "nightshift_pool_batches_waiting",
+        "Batches of running jobs that no worker has leased. 0 for a pool that has workers and no work.",
+    ),
+    "batches_leased": (
+        "nightshift_pool_batches_leased",
+        "Batches of running jobs that workers hold.",
+    ),
+    "desired_workers": (
+        "nightshift_pool_desired_workers",
+        "Children that would have something to do, at least one for each engine with open work.",
+    ),
+    "machines_set_aside": (
+        "nightshift_pool_machines_set_aside",
+        "Machines that could not load an engine and do not try again yet.",
+    ),
+}
+"""Name and meaning of the gauge of each column of `figures.pools`."""
+
+
 class Rounds:
     """Counts the rounds and duties of one reaper."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._rounds = metrics.REAPER_ROUNDS.live(registry)
-        self._seconds = metrics.REAPER_ROUND_SECONDS.live(registry)
-        self._last = metrics.REAPER_LAST_ROUND.live(registry)
-        self._failures = metrics.REAPER_DUTY_FAILURES.live(registry)
-        # So that a first failure is a rise.
-        for duty in metrics.REAPER_DUTY_FAILURES.labels["duty"]:
-            self._failures.labels(duty)
-        self._reaped = metrics.LEASES_REAPED.live(registry)
+        self._rounds = Counter(
+            "nightshift_reaper_rounds_total",
+            "Rounds that came to their end, also those in which a duty failed.",
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "nightshift_reaper_round_seconds",
+            "How long a round took.",
+            registry=registry,
+            buckets=ROUND_BUCKETS,
+        )
+        self._last = Gauge(
+            "nightshift_reaper_last_round_timestamp_seconds",
+            "When the last round came to its end, in Unix time; 0 before the first.",
+            registry=registry,
+        )
+        self._failures = Counter(
+            "nightshift_reaper_duty_failures_total",
+            "Duties that failed and are tried again.",
+            ("duty",),
+            registry=registry,
+        )
+        self._reaped = Counter(
+            "nightshift_leases_reaped_total",
+            "Expired leases that this reaper took back.",
+            registry=registry,
+        )
+
+    def expect(self, duty: str) -> None:
+        """Exports the failures of a duty from 0 on, so that a first failure is a rise."""
+        self._failures.labels(duty)
 
     @contextmanager
     def round(self) -> Iterator[None]:
@@ -111,10 +159,19 @@ class LedgerGauges(Collector):
     def collect(self) -> Iterable[Family]:
         """The gauges for one scrape."""
         snapshot = self._latest()
-        yield _family(metrics.LEDGER_UP, [((), snapshot is not None)])
-        yield _family(metrics.BUILD_INFO, [((code_version(),), 1)])
+        yield GaugeMetricFamily(
+            "nightshift_ledger_up",
+            "1 when Postgres answered this reaper's last look, 0 when not; then the gauges of jobs and "
+            "pools are absent.",
+            float(snapshot is not None),
+        )
+        yield listener.build_info()
         if snapshot is not None:
-            yield _family(metrics.LEDGER_LOOK, [((), snapshot.at)])
+            yield GaugeMetricFamily(
+                "nightshift_ledger_look_timestamp_seconds",
+                "When the gauges of jobs and pools were read, in Unix time; old while Postgres is slow.",
+                snapshot.at,
+            )
             yield from _of_jobs(snapshot)
             yield from _of_pools(snapshot)
 
@@ -178,39 +235,48 @@ def _read(ledger: Ledger) -> LedgerSnapshot:
         return LedgerSnapshot(jobs, left_out, pools, workers, time.time())
 
 
-Values = Iterable[tuple[Sequence[object], float]]
-
-
-def _family(metric: Metric, values: Values) -> Family:
-    """A family from label values, in the order of the metric's labels."""
-    family = metric.empty()
-    for labels, value in values:
-        named = dict(zip(metric.labels, map(str, labels), strict=True))
-        family.add_sample(metric.name, named, float(value))
-    return family
-
-
 def _of_jobs(snapshot: LedgerSnapshot) -> Iterator[Family]:
-    each = [((row["job"], row["name"], row["pool"]), row) for row in snapshot.jobs]
-    yield _family(metrics.JOBS_LEFT_OUT, [((), snapshot.jobs_left_out)])
-    for metric, what in ((metrics.JOB_ROWS, "rows"), (metrics.JOB_BATCHES, "batches")):
-        states = metric.labels["state"]
-        yield _family(
-            metric,
-            [((*who, state), row[f"{what}_{state}"]) for who, row in each for state in states],
-        )
-    yield _family(metrics.JOB_STATUS, [((*who, row["status"]), 1) for who, row in each])
+    yield GaugeMetricFamily(
+        "nightshift_jobs_left_out",
+        "Jobs that are open or were closed in the last hour and are not shown, since they are too many.",
+        snapshot.jobs_left_out,
+    )
+    job_labels = ("job_id", "name", "pool")
+    rows = GaugeMetricFamily(
+        "nightshift_job_rows",
+        "Rows of the job: of its dataset, with an answer, with an error. What is left is total - done "
+        "- failed.",
+        labels=(*job_labels, "state"),
+    )
+    batches = GaugeMetricFamily(
+        "nightshift_job_batches", "Batches of the job by state.", labels=(*job_labels, "state")
+    )
+    status = GaugeMetricFamily(
+        "nightshift_job_status",
+        "Always 1; the label says how the job stands.",
+        labels=(*job_labels, "status"),
+    )
+    for row in snapshot.jobs:
+        job = (str(row["job"]), row["name"], row["pool"])
+        for state in ROW_STATES:
+            rows.add_metric((*job, state), row[f"rows_{state}"])
+        for state in BATCH_STATES:
+            batches.add_metric((*job, state), row[f"batches_{state}"])
+        status.add_metric((*job, row["status"]), 1)
+    yield from (rows, batches, status)
 
 
 def _of_pools(snapshot: LedgerSnapshot) -> Iterator[Family]:
-    for metric, column in (
-        (metrics.POOL_BATCHES_WAITING, "batches_waiting"),
-        (metrics.POOL_BATCHES_LEASED, "batches_leased"),
-        (metrics.POOL_DESIRED_WORKERS, "desired_workers"),
-        (metrics.POOL_MACHINES_SET_ASIDE, "machines_set_aside"),
-    ):
-        yield _family(metric, [((row["pool"],), row[column]) for row in snapshot.pools])
-    workers = snapshot.workers
-    yield _family(
-        metrics.POOL_WORKERS, [((row["pool"], row["state"]), row["workers"]) for row in workers]
+    for column, (name, meaning) in POOL_GAUGES.items():
+        gauge = GaugeMetricFamily(name, meaning, labels=("pool",))
+        for row in snapshot.pools:
+            gauge.add_metric((row["pool"],), row[column])
+        yield gauge
+    workers = GaugeMetricFamily(
+        "nightshift_pool_workers",
+        "Living worker children as the ledger knows them.",
+        labels=("pool", "state"),
     )
+    for row in snapshot.workers:
+        workers.add_metric((row["pool"], row["state"]), row["workers"])
+    yield workers

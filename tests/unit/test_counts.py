@@ -15,11 +15,11 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from nightshift.common.settings import child_environment, load_settings
-from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.supervisor.children import ChildConfig
 from nightshift.worker.telemetry.counts import Counts, has_room
 from nightshift.worker.telemetry.machine import FOLDERS_VARIABLE, ChildFolder, MachineMetrics
 from nightshift.worker.telemetry.recorder import BatchCommitted, Recorder
+from nightshift.worker.telemetry.stage import Stage
 from nightshift.worker.telemetry.utilization import Utilization
 
 LABELS = {"pool": "p", "engine": "function"}

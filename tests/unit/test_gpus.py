@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from nightshift.common.telemetry import metrics
 from nightshift.worker.telemetry.gpus import GpuFigures, Gpus
 
 
@@ -51,11 +50,11 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
 
 def test_all_gpus_are_read_and_what_one_cannot_say_is_left_out(nvml: Nvml) -> None:
     assert list(Gpus.find(None).read()) == [
-        (metrics.GPU_MEMORY_USED, "0", 5),
-        (metrics.GPU_MEMORY_TOTAL, "0", 10),
-        (metrics.GPU_UTILIZATION, "0", 0.75),
-        (metrics.GPU_MEMORY_USED, "1", 6),
-        (metrics.GPU_MEMORY_TOTAL, "1", 10),
+        ("memory_used", "0", 5),
+        ("memory_total", "0", 10),
+        ("busy", "0", 0.75),
+        ("memory_used", "1", 6),
+        ("memory_total", "1", 10),
     ]
 
 

@@ -9,7 +9,6 @@ from prometheus_client import CollectorRegistry
 from nightshift.common.errors import LedgerUnavailable
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
-from nightshift.common.telemetry import metrics
 from nightshift.producer.reaper.duty import Reaper
 from nightshift.producer.reaper.metrics import (
     CACHE_SECONDS,
@@ -18,6 +17,7 @@ from nightshift.producer.reaper.metrics import (
     LedgerSnapshot,
     Rounds,
 )
+from tests.support import exported
 
 SNAPSHOT = LedgerSnapshot(
     [
@@ -179,6 +179,7 @@ def test_rounds_and_failed_duties_are_counted_and_a_failed_round_is_one_too() ->
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"nightshift_reaper_{name}", labels)
 
+    rounds.expect("dispatch")
     assert value("duty_failures_total", duty="dispatch") == 0
     with rounds.round():
         assert reaper.attempt("dispatch", _dispatch) == (False, False)
@@ -190,5 +191,5 @@ def test_rounds_and_failed_duties_are_counted_and_a_failed_round_is_one_too() ->
 
 def test_no_label_is_one_that_prometheus_gives_its_targets() -> None:
     """Prometheus would rename ours to exported_job, and every query would come back empty."""
-    for metric in metrics.METRICS:
-        assert not {"job", "instance"} & set(metric.labels), metric.name
+    for name, metric in exported.metrics().items():
+        assert not {"job", "instance"} & set(metric.labels), name

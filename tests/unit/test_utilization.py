@@ -7,8 +7,8 @@ import pytest
 
 from nightshift.common.errors import BadInput
 from nightshift.common.telemetry import steps
-from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.telemetry.recorder import Recorder, Subscriber
+from nightshift.worker.telemetry.stage import Stage
 from nightshift.worker.telemetry.utilization import Utilization
 
 

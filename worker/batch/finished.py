@@ -14,7 +14,6 @@ from nightshift.common.exit_codes import ExitCode
 from nightshift.common.formats import part_names
 from nightshift.common.formats.part_rows import PartStore
 from nightshift.common.ledger.batches.records import Lease
-from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.batch.inference import LoadedBatch
 from nightshift.worker.child_context import ChildContext
 from nightshift.worker.held_batch import Move, State
@@ -22,6 +21,7 @@ from nightshift.worker.job_cache import JobCache
 from nightshift.worker.outcomes import BatchOutcomes
 from nightshift.worker.publish.publication import Publication
 from nightshift.worker.rows.results import part_table, with_kept_rows
+from nightshift.worker.telemetry.stage import Stage
 
 KEEPS_ANSWERS = (EngineUnavailable, StorageUnavailable)
 """An engine that met one of these outages has given answers before, and they are kept."""

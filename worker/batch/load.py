@@ -13,13 +13,13 @@ from nightshift.common.formats.values import for_python
 from nightshift.common.ledger.fleet.outages import Kind
 from nightshift.common.spec import FunctionTask, JobSpec
 from nightshift.common.spec.table_uris import table_rows
-from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.batch.inference import LoadedBatch
 from nightshift.worker.child_context import ChildContext
 from nightshift.worker.held_batch import HeldBatch
 from nightshift.worker.job_cache import JobCache
 from nightshift.worker.outputs import Outputs
 from nightshift.worker.rows.results import RowResults
+from nightshift.worker.telemetry.stage import Stage
 
 
 def _input_places(spec: JobSpec, source: SourceFile) -> list[str]:

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from nightshift.common.errors import EngineDead, EngineUnavailable, StorageUnavailable
 from nightshift.common.states import RowErrorKind
-from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.images import BadImage
 from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
+from nightshift.worker.telemetry.stage import Stage
 
 T = TypeVar("T")
 

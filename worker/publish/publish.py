@@ -14,13 +14,13 @@ from nightshift.common.formats.part_names import final, part_name, staged
 from nightshift.common.ledger.batches.records import Part
 from nightshift.common.ledger.fleet import outages
 from nightshift.common.ledger.jobs import jobs
-from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.child_context import ChildContext
 from nightshift.worker.held_batch import Move
 from nightshift.worker.outages import suppressed, tell_wait
 from nightshift.worker.publish.commit import BatchCommits
 from nightshift.worker.publish.publication import Publication
 from nightshift.worker.telemetry.recorder import BatchCommitted
+from nightshift.worker.telemetry.stage import Stage
 
 WRITE_RETRY_SECONDS = 60.0
 """How long a part is tried again on a failing store before its batch is given back."""

@@ -6,15 +6,15 @@ the supervisor reads: whatever ends this child, what it counted stays.
 
 import os
 import threading
-from collections.abc import Mapping
 from typing import Self
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 
-from nightshift.common.telemetry import metrics
-from nightshift.common.telemetry.metrics import CounterMetric
+from nightshift.worker.telemetry import metrics
+from nightshift.worker.telemetry.metrics import WorkerMetrics, by_value
 from nightshift.worker.telemetry.recorder import BatchCommitted, EngineLoaded, Subscriber
+from nightshift.worker.telemetry.stage import Stage
 from nightshift.worker.telemetry.utilization import Utilization
 
 log = structlog.get_logger(__name__)
@@ -39,29 +39,26 @@ class Counts(Subscriber):
         slot: int,
         registry: CollectorRegistry | None = None,
     ) -> None:
-        registry = registry or CollectorRegistry()
+        counted = WorkerMetrics(registry or CollectorRegistry())
         own = {"pool": pool, "engine": engine}
         here = {**own, "slot": str(slot)}
-
-        def by(label: str, metric: CounterMetric, labels: Mapping[str, str]) -> dict[str, Counter]:
-            live = metric.live(registry)
-            return {each: live.labels(**labels, **{label: each}) for each in metric.labels[label]}
-
-        self._rows = by("outcome", metrics.ROWS, own)
-        self._tokens = by("kind", metrics.TOKENS, own)
-        self._shared = metrics.ROWS_SHARED.live(registry).labels(**own)
-        self._batches = by("outcome", metrics.BATCHES, own)
-        self._batch_seconds = metrics.BATCH_SECONDS.live(registry).labels(**own)
-        self._renewals = by("outcome", metrics.LEASE_RENEWALS, {"pool": pool})
-        self._loads = metrics.ENGINE_LOADS.live(registry).labels(pool=pool, outcome="ready")
+        self._rows = by_value(counted.rows, own, "outcome", metrics.ROW_OUTCOMES)
+        self._tokens = by_value(counted.tokens, own, "kind", metrics.TOKEN_KINDS)
+        self._shared = counted.rows_shared.labels(**own)
+        self._batches = by_value(counted.batches, own, "outcome", metrics.BATCH_OUTCOMES)
+        self._batch_seconds = counted.batch_seconds.labels(**own)
+        self._renewals = by_value(
+            counted.lease_renewals, {"pool": pool}, "outcome", metrics.RENEWAL_OUTCOMES
+        )
+        self._loads = counted.engine_loads.labels(pool=pool, outcome="ready")
         self._seconds = {
-            **by("stage", metrics.STAGE_SECONDS, own),
-            **by("state", metrics.ENGINE_SECONDS, here),
+            **by_value(counted.stage_seconds, own, "stage", tuple(Stage)),
+            **by_value(counted.engine_seconds, here, "state", metrics.ENGINE_STATES),
         }
         self._counted = dict.fromkeys(self._seconds, 0.0)
-        self._engine_rows = metrics.ENGINE_ROWS.live(registry).labels(**here)
-        self._concurrency = metrics.ENGINE_CONCURRENCY.live(registry).labels(**here)
-        self._load_seconds = metrics.ENGINE_LOAD_SECONDS.live(registry).labels(**here)
+        self._engine_rows = counted.engine_rows.labels(**here)
+        self._concurrency = counted.engine_concurrency.labels(**here)
+        self._load_seconds = counted.engine_load_seconds.labels(**here)
         self._updating = threading.Lock()
         self._utilization = utilization
 

@@ -9,12 +9,10 @@ from typing import Any
 
 import structlog
 
-from nightshift.common.telemetry import metrics
-from nightshift.common.telemetry.metrics import Metric
-
 log = structlog.get_logger(__name__)
 
-Reading = tuple[Metric, str, float]
+Reading = tuple[str, str, float]
+"""A figure (memory_used, memory_total, busy), a GPU and the value: bytes, or a share of the time."""
 
 
 class Gpus:
@@ -63,11 +61,11 @@ class Gpus:
             for gpu, handle in self._handles:
                 with suppress(self._nvml.NVMLError):
                     memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
-                    yield metrics.GPU_MEMORY_USED, gpu, float(memory.used)
-                    yield metrics.GPU_MEMORY_TOTAL, gpu, float(memory.total)
+                    yield "memory_used", gpu, float(memory.used)
+                    yield "memory_total", gpu, float(memory.total)
                 with suppress(self._nvml.NVMLError):
                     percent = self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu
-                    yield metrics.GPU_UTILIZATION, gpu, percent / 100
+                    yield "busy", gpu, percent / 100
         finally:
             self._reading.release()
 
@@ -77,13 +75,6 @@ NO_GPUS = Gpus(None, ())
 
 FIGURES_SECONDS = 10.0
 """Pause between two readings for those who look at the fleet."""
-
-NAMES = {
-    metrics.GPU_UTILIZATION.name: "busy",
-    metrics.GPU_MEMORY_USED.name: "memory_used",
-    metrics.GPU_MEMORY_TOTAL.name: "memory_total",
-}
-"""What a figure is called in the ledger, by the name of its metric."""
 
 
 class GpuFigures:
@@ -110,8 +101,8 @@ class GpuFigures:
     def read(self) -> None:
         """Reads the figures once."""
         found: dict[str, dict[str, float]] = {}
-        for metric, gpu, value in self._gpus.read():
-            found.setdefault(gpu, {})[NAMES[metric.name]] = value
+        for figure, gpu, value in self._gpus.read():
+            found.setdefault(gpu, {})[figure] = value
         self._last = found or self._last
 
     def _watch(self) -> None:

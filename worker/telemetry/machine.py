@@ -7,33 +7,58 @@ waits for the other.
 
 import shutil
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from nightshift.common.errors import BadInput
 from nightshift.common.own_folder import own_folder
-from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings, named_gpus
 from nightshift.common.system_errors import told
-from nightshift.common.telemetry import listener, metrics
-from nightshift.common.telemetry.metrics import GaugeMetric, Metric
+from nightshift.common.telemetry import listener
 from nightshift.common.telemetry.run_state import VARIABLE
 from nightshift.worker.telemetry.counts import ROOM_BYTES, has_room
 from nightshift.worker.telemetry.gpus import NO_GPUS, Gpus
+from nightshift.worker.telemetry.metrics import (
+    ENGINE_CONCURRENCY,
+    LOAD_OUTCOMES,
+    RENEWAL_OUTCOMES,
+    WorkerMetrics,
+    by_value,
+)
 
 log = structlog.get_logger(__name__)
 
 FOLDERS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 """Where prometheus_client writes in a child; the library reads the variable at its import."""
+
+CHILD_STATES = ("loading", "ready", "draining", "free", "lost")
+EXIT_REASONS = ("asked", "died", "load_failed", "hung")
+
+GPU_METRICS = {
+    "memory_used": (
+        "nightshift_gpu_memory_used_bytes",
+        "Memory of the GPU in use, by whatever process. Absent without a GPU and NVML.",
+    ),
+    "memory_total": (
+        "nightshift_gpu_memory_total_bytes",
+        "Memory of the GPU. Absent without a GPU and NVML.",
+    ),
+    "busy": (
+        "nightshift_gpu_utilization_ratio",
+        "Share of NVML's last sample period (up to 1 s) in which a kernel ran, 0 to 1. Absent "
+        "without a GPU and NVML.",
+    ),
+}
+"""Name and meaning of the metric of each figure of a GPU."""
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -44,12 +69,8 @@ class SampleTotals:
 
     families: dict[str, tuple[Family, dict[Sample, float]]] = field(default_factory=dict)
 
-    def add(self, metric: Metric, value: float, **labels: str) -> None:
-        """Adds a sample of this supervisor."""
-        self._add(metric.empty(), metric.name, labels, value)
-
     def add_all(self, families: Iterable[Family], **labels: str) -> None:
-        """Adds the samples of a child. Families of other libraries, as vLLM, get `labels` that tell
+        """Adds the samples of a child or of the supervisor. Families of other libraries, as vLLM, get `labels` that tell
         children apart.
         """
         for family in families:
@@ -115,13 +136,19 @@ class MachineMetrics(Collector):
         self._refused = False
         self._lock = threading.Lock()
         self._slots: Callable[[], Sequence[str]] = tuple
-        for metric, label in (
-            (metrics.CHILD_EXITS, "reason"),
-            (metrics.ENGINE_LOADS, "outcome"),
-            (metrics.LEASE_RENEWALS, "outcome"),
-        ):
-            for value in metric.labels[label]:  # Prometheus sees a first event as a rise from 0
-                self._totals.add(metric, 0, pool=pool, **{label: value})
+        self._own = CollectorRegistry()
+        self._counts = WorkerMetrics(self._own)
+        self._exits = Counter(
+            "nightshift_child_exits_total",
+            "Children that ended: as asked, by themselves, because their engine could not be loaded, or "
+            "since they hung.",
+            ("pool", "reason"),
+            registry=self._own,
+        )
+        here = {"pool": pool}
+        by_value(self._exits, here, "reason", EXIT_REASONS)
+        by_value(self._counts.engine_loads, here, "outcome", LOAD_OUTCOMES)
+        by_value(self._counts.lease_renewals, here, "outcome", RENEWAL_OUTCOMES)
 
     def watch(self, slots: Callable[[], Sequence[str]]) -> None:
         """Asks for the state of each slot's child at each scrape; in any thread."""
@@ -157,14 +184,14 @@ class MachineMetrics(Collector):
         with self._lock:
             folder = self._children.get(worker_id)
         counted = [] if folder is None else folder.read()
-        lasting = [family for family in counted if family.type != GaugeMetric.kind]
+        lasting = [family for family in counted if family.type != "gauge"]
         with self._lock:
             if folder is not None:
                 self._totals.add_all(lasting, pool=self._pool, slot=str(folder.slot))
                 del self._children[worker_id]
-            self._totals.add(metrics.CHILD_EXITS, 1, pool=self._pool, reason=reason)
-            if reason == "load_failed":
-                self._totals.add(metrics.ENGINE_LOADS, 1, pool=self._pool, outcome="failed")
+        self._exits.labels(self._pool, reason).inc()
+        if reason == "load_failed":
+            self._counts.engine_loads.labels(self._pool, "failed").inc()
         if folder is not None:
             shutil.rmtree(folder.path, ignore_errors=True)
         return _engine_of(counted)
@@ -173,28 +200,39 @@ class MachineMetrics(Collector):
         self, engine: str | None, freed: int, died: str | None, *, load_failed: bool
     ) -> None:
         """The end of a child was reported: `freed` leases were released, a load may have failed."""
-        with self._lock:
-            if freed:
-                self._totals.add(
-                    metrics.BATCHES,
-                    freed,
-                    pool=self._pool,
-                    engine=engine or "",
-                    outcome="released" if died is None else "died",
-                )
-            if load_failed:
-                self._totals.add(metrics.ENGINE_LOADS, 1, pool=self._pool, outcome="failed")
+        if freed:
+            outcome = "released" if died is None else "died"
+            self._counts.batches.labels(self._pool, engine or "", outcome).inc(freed)
+        if load_failed:
+            self._counts.engine_loads.labels(self._pool, "failed").inc()
 
     def collect(self) -> Iterable[Family]:
         """Everything, for one scrape."""
-        totals = self._counted()
-        slots = Counter(self._slots())
-        for state in metrics.CHILDREN.labels["state"]:
-            totals.add(metrics.CHILDREN, slots[state], pool=self._pool, state=state)
-        for metric, gpu, value in self._gpus.read():
-            totals.add(metric, value, gpu=gpu)
-        totals.add(metrics.BUILD_INFO, 1, version=code_version())
-        return totals.samples()
+        yield from self._counted().samples()
+        yield self._children_by_state()
+        yield from self._of_gpus()
+        yield listener.build_info()
+
+    def _children_by_state(self) -> Family:
+        family = GaugeMetricFamily(
+            "nightshift_children",
+            "Slots of this machine by the state of their child; free: no child; lost: a killed child that the "
+            "kernel does not let go.",
+            labels=("pool", "state"),
+        )
+        slots = self._slots()
+        for state in CHILD_STATES:
+            family.add_metric((self._pool, state), slots.count(state))
+        return family
+
+    def _of_gpus(self) -> Iterable[Family]:
+        families = {
+            figure: GaugeMetricFamily(name, meaning, labels=("gpu",))
+            for figure, (name, meaning) in GPU_METRICS.items()
+        }
+        for figure, gpu, value in self._gpus.read():
+            families[figure].add_metric((gpu,), value)
+        return families.values()
 
     def _counted(self) -> SampleTotals:
         """What ended and living children counted, each exactly once."""
@@ -203,6 +241,7 @@ class MachineMetrics(Collector):
         counted = {worker_id: child.read() for worker_id, child in children.items()}
         with self._lock:  # the totals have the last counts of children that ended since then
             totals, living = self._totals.copy(), set(self._children)
+        totals.add_all(self._own.collect())
         for worker_id in living & counted.keys():
             slot = str(children[worker_id].slot)
             totals.add_all(counted[worker_id], pool=self._pool, slot=slot)
@@ -244,7 +283,7 @@ def _engine_of(families: Iterable[Family]) -> str | None:
         (
             sample.labels["engine"]
             for family in families
-            if family.name == metrics.ENGINE_CONCURRENCY.family
+            if family.name == ENGINE_CONCURRENCY
             for sample in family.samples
         ),
         None,

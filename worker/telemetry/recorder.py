@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from nightshift.common.ledger.fleet.outages import Kind
-from nightshift.common.telemetry.metrics import Stage
+from nightshift.worker.telemetry.stage import Stage
 
 
 @dataclass(slots=True)

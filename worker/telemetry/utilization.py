@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.telemetry.recorder import Subscriber
+from nightshift.worker.telemetry.stage import Stage
 
 
 @dataclass(slots=True)

@@ -18,11 +18,11 @@ from nightshift.common.errors import EngineEnded, EngineGone, EngineLoadFailed, 
 from nightshift.common.settings import Settings, function_environment
 from nightshift.common.spec import FunctionEngineSpec, Task
 from nightshift.common.states import RowErrorKind
-from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.function.answers import Found
 from nightshift.worker.engines.function.call_size import CallSize
 from nightshift.worker.engines.function.host_process import Host, HostDied, HostProcess, Setup
 from nightshift.worker.engines.protocol import Outcome, Refusal, Work
+from nightshift.worker.telemetry.stage import Stage
 
 log = structlog.get_logger(__name__)
 

@@ -25,7 +25,6 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import GenerateTask, OpenaiEngineSpec, Task
 from nightshift.common.spec.tasks.sampling import THINKING_TOKENS
 from nightshift.common.states import BY_SERVER
-from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.images import BatchReads, Reads
 from nightshift.worker.engines.loop_thread import LoopThread, cancel_tasks, run_rows
 from nightshift.worker.engines.openai.endpoint import Body, Endpoint, Response
@@ -54,6 +53,7 @@ from nightshift.worker.engines.resampling import (
     sample_of,
     sample_until_valid,
 )
+from nightshift.worker.telemetry.stage import Stage
 
 TICK_SECONDS = 1.0
 """How often the loop shows that it lives: every request has its own end, so only it can stall."""

@@ -18,7 +18,6 @@ import transformers
 from nightshift.common.errors import EngineDead
 from nightshift.common.spec import Task, TransformersEngineSpec
 from nightshift.common.states import RowErrorKind
-from nightshift.common.telemetry.metrics import Stage
 from nightshift.common.text import counted
 from nightshift.worker.engines import hub
 from nightshift.worker.engines.protocol import Outcome, Refusal, Work, timed_out
@@ -33,6 +32,7 @@ from nightshift.worker.engines.transformers.rows import (
     texts_of,
 )
 from nightshift.worker.engines.transformers.tokens import Ids
+from nightshift.worker.telemetry.stage import Stage
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.protocol import Outcome, Request, Work
 from nightshift.worker.engines.transformers.tokens import Ids
+from nightshift.worker.telemetry.stage import Stage
 
 Texts = tuple[str, ...]
 """The text of a row, or its pair of texts."""

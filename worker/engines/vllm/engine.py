@@ -33,7 +33,6 @@ from nightshift.common.errors import (
 )
 from nightshift.common.spec import GenerateTask, RequestsTask, Task, VllmEngineSpec
 from nightshift.common.spec.engines import SERVER_ARGUMENTS
-from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines import hub
 from nightshift.worker.engines.arrival_order import Line
 from nightshift.worker.engines.loop_thread import LoopThread, run_rows
@@ -45,6 +44,7 @@ from nightshift.worker.engines.vllm.pooling import Pooling, PoolingModel, Poolin
 from nightshift.worker.engines.vllm.requests import Requests, Serving
 from nightshift.worker.engines.vllm.thinking import Thinking
 from nightshift.worker.engines.vllm.vision import Vision
+from nightshift.worker.telemetry.stage import Stage
 
 log = structlog.get_logger(__name__)
 
