@@ -9,6 +9,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from inspect import isclass, signature
 from typing import Any
 
 from anyio import CapacityLimiter, to_thread
@@ -132,8 +133,10 @@ class Call:
         return await run_in_threadpool(ask)
 
 
-Handler = Callable[[Call], Response | dict[str, Any]]
-StreamingHandler = Callable[[Request, Call], Awaitable[Response]]
+Answer = Response | BaseModel | dict[str, Any]
+
+Handler = Callable[[Call], Answer]
+StreamingHandler = Callable[[Request, Call], Awaitable[Answer]]
 
 
 JSON_OBJECT: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
@@ -142,7 +145,9 @@ JSON_OBJECT: dict[str, Any] = {"application/json": {"schema": {"type": "object"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What the OpenAPI document says of a route: its body (`takes`), its answer, its query."""
+    """What the OpenAPI document says of a route: its body (`takes`), its answer, its query. `answers` is the model
+    that the handler returns, if it returns one.
+    """
 
     method: str
     summary: str
@@ -174,7 +179,7 @@ def route(
             answer = await to_thread.run_sync(handler, call, limiter=threads)
         else:
             answer = await slow(call.context).run(call.caller.tenant, handler, call)
-        return answer if isinstance(answer, Response) else JSONResponse(answer)
+        return _response(answer)
 
     return _described(Route(path, endpoint, methods=[method], name=handler.__name__), handler, said)
 
@@ -185,7 +190,7 @@ def streaming(
     """A route whose handler is a coroutine and reads the body, or writes the answer, as a stream."""
 
     async def endpoint(request: Request) -> Response:
-        return await handler(request, await _call(request, role))
+        return _response(await handler(request, await _call(request, role)))
 
     return _described(Route(path, endpoint, methods=[method], name=handler.__name__), handler, said)
 
@@ -193,8 +198,17 @@ def streaming(
 def _described(route: Route, handler: Callable[..., Any], said: Mapping[str, Any]) -> Route:
     summary = " ".join((handler.__doc__ or "").split())
     (method,) = set(route.methods or ()) - {"HEAD"}
-    route.operation = Operation(method=method, summary=summary, **said)  # type: ignore[attr-defined]
+    returned = signature(handler).return_annotation
+    answers = returned if isclass(returned) and issubclass(returned, BaseModel) else None
+    operation = Operation(method=method, summary=summary, answers=answers, **said)
+    route.operation = operation  # type: ignore[attr-defined]
     return route
+
+
+def _response(answer: Answer) -> Response:
+    if isinstance(answer, BaseModel):
+        return Response(answer.model_dump_json(), media_type="application/json")
+    return answer if isinstance(answer, Response) else JSONResponse(answer)
 
 
 def _too_deep() -> ApiError:

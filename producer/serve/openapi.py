@@ -1,6 +1,6 @@
 """The OpenAPI document of the server, made of its routes: nothing stands in it that is not served.
 
-A handler's docstring is the summary of its operation; `answers` of a route is the shape of its answer.
+A handler's docstring is the summary of its operation, and the model that it returns is the shape of its answer.
 """
 
 import re

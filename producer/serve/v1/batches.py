@@ -1,7 +1,5 @@
 """`/v1/batches`: made, seen, listed, cancelled. Nothing here reads a whole file or starts a job."""
 
-from typing import Any
-
 from starlette.routing import Route
 
 from nightshift.common.ledger import audit_log
@@ -28,7 +26,7 @@ from nightshift.producer.serve.v1 import create, early_refusals, objects, paging
 from nightshift.producer.serve.v1.schemas import BatchList, BatchObject
 
 
-def create_batch(call: Call) -> dict[str, Any]:
+def create_batch(call: Call) -> BatchObject:
     """Makes a batch of a file; a reaper reads the file."""
     new, retried = create.parsed(call), create.is_retry(call.headers)
     refused = early_refusals.refusal(call, new)
@@ -37,13 +35,13 @@ def create_batch(call: Call) -> dict[str, Any]:
     return objects.batch(batch, objects.counts(batch, None))
 
 
-def retrieve_batch(call: Call) -> dict[str, Any]:
+def retrieve_batch(call: Call) -> BatchObject:
     """One batch."""
     with call.ledger.transaction() as connection:
         return _seen(connection, _get(connection, call))
 
 
-def list_batches(call: Call) -> dict[str, Any]:
+def list_batches(call: Call) -> BatchList:
     """A page of batches, the newest first."""
     limit = paging.limit(call, default=20, most=100)
     with call.ledger.transaction() as connection:
@@ -55,10 +53,10 @@ def list_batches(call: Call) -> dict[str, Any]:
             before = known.seq
         found = api_batches.listed(connection, call.caller.tenant, limit=limit + 1, before=before)
         rows = [_seen(connection, batch) for batch in found[:limit]]
-    return objects.page(rows, has_more=len(found) > limit)
+    return BatchList.of(rows, has_more=len(found) > limit)
 
 
-def cancel_batch(call: Call, seen: Seen = NOTHING) -> dict[str, Any]:
+def cancel_batch(call: Call, seen: Seen = NOTHING) -> BatchObject:
     """Cancels a batch; what is done of it is delivered. Stale where it is not as it was seen."""
     with call.ledger.transaction() as connection:
         found = api_batches.locked(connection, call.caller.tenant, call.path["id"])
@@ -86,7 +84,7 @@ def cancel_batch(call: Call, seen: Seen = NOTHING) -> dict[str, Any]:
         return _seen(connection, _get(connection, call))
 
 
-def retry_batch(call: Call, seen: Seen = NOTHING) -> dict[str, Any]:
+def retry_batch(call: Call, seen: Seen = NOTHING) -> BatchObject:
     """Runs the rows that failed again; new files of results take the place of the old ones at the end. Stale
     where the batch is not as it was seen.
     """
@@ -149,7 +147,7 @@ def _get(connection: Connection, call: Call) -> ApiBatch:
     return found
 
 
-def _seen(connection: Connection, batch: ApiBatch) -> dict[str, Any]:
+def _seen(connection: Connection, batch: ApiBatch) -> BatchObject:
     runs = batch.job_id is not None and not batch.state.over
     progress = jobs.progress(connection, batch.job_id) if runs and batch.job_id else None
     return objects.batch(batch, objects.counts(batch, progress))
@@ -159,11 +157,9 @@ GOES_ON = (ApiBatchStatus.IN_PROGRESS, ApiBatchStatus.FINALIZING)
 """States of a batch that was tried again and is not over."""
 
 ROUTES: list[Route] = [
-    route("POST", "/v1/batches", create_batch, answers=BatchObject, takes=JSON_OBJECT),
-    route(
-        "GET", "/v1/batches", list_batches, "viewer", answers=BatchList, query=("limit", "after")
-    ),
-    route("GET", "/v1/batches/{id}", retrieve_batch, "viewer", answers=BatchObject),
-    route("POST", "/v1/batches/{id}/cancel", cancel_batch, answers=BatchObject),
-    route("POST", "/v1/batches/{id}/retry", retry_batch, slow=plans, answers=BatchObject),
+    route("POST", "/v1/batches", create_batch, takes=JSON_OBJECT),
+    route("GET", "/v1/batches", list_batches, "viewer", query=("limit", "after")),
+    route("GET", "/v1/batches/{id}", retrieve_batch, "viewer"),
+    route("POST", "/v1/batches/{id}/cancel", cancel_batch),
+    route("POST", "/v1/batches/{id}/retry", retry_batch, slow=plans),
 ]

@@ -9,7 +9,6 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from nightshift.common import storage
@@ -32,7 +31,7 @@ TOUCH_SECONDS = 60.0
 """Pause between two signs that the bytes of a file still come."""
 
 
-async def create_file(request: Request, call: Call) -> Response:
+async def create_file(request: Request, call: Call) -> FileObject:
     """Takes the bytes of a file as they come; the file is seen once all of them are stored."""
 
     def whole(form: FormWithFile) -> tuple[str, int]:
@@ -44,7 +43,7 @@ async def create_file(request: Request, call: Call) -> Response:
     def place(file_id: str, _name: str) -> str:
         return store_layout.file(call.context.settings, call.caller.tenant, file_id)
 
-    return JSONResponse(objects.file(await received(request, call, place, whole)))
+    return objects.file(await received(request, call, place, whole))
 
 
 async def received(
@@ -171,7 +170,7 @@ def _expires_after(fields: Mapping[str, str]) -> ExpiresAfter | None:
         raise ApiError(400, said, param="expires_after", code="invalid_value") from error
 
 
-def list_files(call: Call) -> dict[str, Any]:
+def list_files(call: Call) -> FileList:
     """A page of files."""
     limit = paging.limit(call, default=10_000, most=10_000)
     descending = paging.descending(call)
@@ -189,15 +188,15 @@ def list_files(call: Call) -> dict[str, Any]:
             descending=descending,
             after=place,
         )
-    return objects.page([objects.file(row) for row in found[:limit]], has_more=len(found) > limit)
+    return FileList.of([objects.file(row) for row in found[:limit]], has_more=len(found) > limit)
 
 
-def retrieve_file(call: Call) -> dict[str, Any]:
+def retrieve_file(call: Call) -> FileObject:
     """One file."""
     return objects.file(_get(call))
 
 
-def delete_file(call: Call) -> dict[str, Any]:
+def delete_file(call: Call) -> FileDeleted:
     """Deletes a file; one that an open batch reads stays."""
     tenant, id = call.caller.tenant, call.path["id"]
     with call.ledger.transaction() as connection:
@@ -216,7 +215,7 @@ def delete_file(call: Call) -> dict[str, Any]:
         if files.delete(connection, tenant, id):
             detail = {"tenant": tenant}
             audit_log.record(connection, "file delete", subject=f"file {id}", detail=detail)
-    return {"id": id, "object": "file", "deleted": True}
+    return FileDeleted(id=id, deleted=True)
 
 
 def _get(call: Call) -> File:
@@ -246,8 +245,8 @@ FORM: dict[str, Any] = {
 """The body of an upload."""
 
 ROUTES: list[Route] = [
-    streaming("POST", "/v1/files", create_file, answers=FileObject, takes=FORM),
-    route("GET", "/v1/files", list_files, "viewer", answers=FileList, query=LIST_QUERY),
-    route("GET", "/v1/files/{id}", retrieve_file, "viewer", answers=FileObject),
-    route("DELETE", "/v1/files/{id}", delete_file, answers=FileDeleted),
+    streaming("POST", "/v1/files", create_file, takes=FORM),
+    route("GET", "/v1/files", list_files, "viewer", query=LIST_QUERY),
+    route("GET", "/v1/files/{id}", retrieve_file, "viewer"),
+    route("DELETE", "/v1/files/{id}", delete_file),
 ]

@@ -6,6 +6,7 @@ from typing import Any
 
 from nightshift.producer.serve.ledger.api_batches import ApiBatch, ApiBatchStatus
 from nightshift.producer.serve.ledger.files import File
+from nightshift.producer.serve.v1.schemas import BatchObject, FileObject
 
 NO_USAGE: Mapping[str, Any] = {
     "input_tokens": 0,
@@ -27,51 +28,39 @@ MOMENTS = (
 )
 
 
-def file(row: File) -> dict[str, Any]:
+def file(row: File) -> FileObject:
     """A file; times are whole seconds since 1970."""
-    return {
-        "id": row.id,
-        "object": "file",
-        "bytes": row.bytes,
-        "created_at": seconds(row.created_at),
-        "expires_at": seconds(row.expires_at),
-        "filename": row.filename,
-        "purpose": row.purpose,
-        "status": "processed",
-    }
+    return FileObject(
+        id=row.id,
+        bytes=row.bytes,
+        created_at=int(row.created_at.timestamp()),
+        expires_at=seconds(row.expires_at),
+        filename=row.filename,
+        purpose=row.purpose,
+    )
 
 
-def batch(row: ApiBatch, counts: Mapping[str, int]) -> dict[str, Any]:
+def batch(row: ApiBatch, counts: Mapping[str, int]) -> BatchObject:
     """A batch; `counts` are its rows: total, completed, failed."""
     over = row.state.over
-    return {
-        "id": row.id,
-        "object": "batch",
-        "endpoint": row.endpoint,
-        "model": row.model,
-        "errors": None if row.errors is None else {"object": "list", "data": row.errors},
-        "input_file_id": row.input_file_id,
-        "completion_window": row.completion_window,
-        "status": str(row.state),
-        "output_file_id": row.output_file_id if over else None,
-        "error_file_id": row.error_file_id if over else None,
-        "created_at": seconds(row.created_at),
-        **{name: seconds(getattr(row, name)) for name in MOMENTS},
-        "request_counts": {name: counts[name] for name in ("total", "completed", "failed")},
-        "usage": row.usage or NO_USAGE,
-        "metadata": row.metadata,
-    }
-
-
-def page(rows: list[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
-    """A page of a list; an empty one has nothing behind it."""
-    return {
-        "object": "list",
-        "data": rows,
-        "first_id": rows[0]["id"] if rows else None,
-        "last_id": rows[-1]["id"] if rows else None,
-        "has_more": has_more and bool(rows),
-    }
+    return BatchObject.model_validate(
+        {
+            "id": row.id,
+            "endpoint": row.endpoint,
+            "model": row.model,
+            "errors": None if row.errors is None else {"data": row.errors},
+            "input_file_id": row.input_file_id,
+            "completion_window": row.completion_window,
+            "status": str(row.state),
+            "output_file_id": row.output_file_id if over else None,
+            "error_file_id": row.error_file_id if over else None,
+            "created_at": seconds(row.created_at),
+            **{name: seconds(getattr(row, name)) for name in MOMENTS},
+            "request_counts": counts,
+            "usage": row.usage or NO_USAGE,
+            "metadata": row.metadata,
+        }
+    )
 
 
 def counts(row: ApiBatch, running: Mapping[Any, Any] | None) -> dict[str, int]:

@@ -1,6 +1,6 @@
-"""The objects of `/v1` as the OpenAPI document shows them; field by field those of OpenAI's document."""
+"""The objects that `/v1` answers, which the OpenAPI document shows; field by field those of OpenAI's document."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 class Shape(BaseModel):
     """An object with these members and no others."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_serialization_defaults_required=True)
 
 
 class Error(Shape):
@@ -30,30 +30,46 @@ class FileObject(Shape):
     """A file; times are seconds since 1970."""
 
     id: str
-    object: Literal["file"]
+    object: Literal["file"] = "file"
     bytes: int
     created_at: int
     expires_at: int | None
     filename: str
     purpose: str
-    status: Literal["processed"]
+    status: Literal["processed"] = "processed"
 
 
-class FileList(Shape):
-    """A page of files."""
+class Page(Shape):
+    """A page of a list."""
 
-    object: Literal["list"]
-    data: list[FileObject]
+    object: Literal["list"] = "list"
+    data: list[Any]
     first_id: str | None
     last_id: str | None
     has_more: bool
+
+    @classmethod
+    def of(cls, rows: list[Any], *, has_more: bool) -> Self:
+        """Make a page of these rows; an empty one has nothing behind it."""
+        return cls(
+            data=rows,
+            first_id=rows[0].id if rows else None,
+            last_id=rows[-1].id if rows else None,
+            has_more=has_more and bool(rows),
+        )
+
+
+class FileList(Page):
+    """A page of files."""
+
+    data: list[FileObject]
 
 
 class FileDeleted(Shape):
     """A file that is gone."""
 
     id: str
-    object: Literal["file"]
+    object: Literal["file"] = "file"
     deleted: bool
 
 
@@ -69,7 +85,7 @@ class BatchError(Shape):
 class BatchErrors(Shape):
     """Everything that is wrong with a batch."""
 
-    object: Literal["list"]
+    object: Literal["list"] = "list"
     data: list[BatchError]
 
 
@@ -85,7 +101,7 @@ class BatchObject(Shape):
     """A batch; times are seconds since 1970."""
 
     id: str
-    object: Literal["batch"]
+    object: Literal["batch"] = "batch"
     endpoint: str
     model: str | None
     errors: BatchErrors | None
@@ -117,21 +133,17 @@ class BatchObject(Shape):
     metadata: dict[str, str] | None
 
 
-class BatchList(Shape):
+class BatchList(Page):
     """A page of batches."""
 
-    object: Literal["list"]
     data: list[BatchObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 class ModelObject(Shape):
     """A name of a model."""
 
     id: str
-    object: Literal["model"]
+    object: Literal["model"] = "model"
     created: int
     owned_by: str
 
@@ -139,5 +151,5 @@ class ModelObject(Shape):
 class ModelList(Shape):
     """Every name of a model."""
 
-    object: Literal["list"]
+    object: Literal["list"] = "list"
     data: list[ModelObject]
