@@ -206,7 +206,8 @@ def _key(request: Request) -> str:
 
 def _by_proxy(request: Request, connection: Connection, settings: Settings) -> Caller | None:
     """The tenant that a trusted proxy names; None where no such proxy asks, or it names none."""
-    if settings.serve_tenant_header is None or not _comes_from(request, settings):
+    host = request.client.host if request.client else ""
+    if settings.serve_tenant_header is None or not is_proxy(host, settings):
         return None
     given = request.headers.getlist(settings.serve_tenant_header)
     if not given:
@@ -219,10 +220,10 @@ def _by_proxy(request: Request, connection: Connection, settings: Settings) -> C
     return Caller(given[0], "user", "proxy")
 
 
-def _comes_from(request: Request, settings: Settings) -> bool:
-    """Whether a trusted proxy has sent the request."""
+def is_proxy(host: str, settings: Settings) -> bool:
+    """Return True if the address is one of a trusted proxy."""
     try:
-        address = ip_address(request.client.host if request.client else "")
+        address = ip_address(host)
     except ValueError:
         return False
     mapped = getattr(address, "ipv4_mapped", None) or address

@@ -1,17 +1,18 @@
-"""Connections of clients: one that says nothing, or takes nothing, for long is cut off, and an address has
-some of them, not all.
+"""Bounds of connections: a client that sends nothing, or takes nothing, for long is cut off, a head is bounded, and one
+address cannot have all connections.
 
-uvicorn bounds the idle time between two requests alone, and its limit of connections refuses everybody once
-one client has them. Its protocol is a class for this reason: what is added here is a clock and a count.
+uvicorn bounds only the idle time between two requests, and `limit_concurrency` refuses everybody once one client has all
+connections. So its protocol gets a clock and two counts here.
 """
 
-import ipaddress
 from collections import Counter
+from itertools import chain
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from nightshift.common.settings import Settings
+from nightshift.producer.serve import access
 from nightshift.producer.serve.headers import always
 
 MOST_HEAD_BYTES = 64 * 1024
@@ -34,31 +35,24 @@ def refusal(status: str, text: str = "") -> bytes:
 
 
 class Limits:
-    """What the connections of a server share: how many each address has, and may have."""
+    """What the connections of a server share: the settings, and how many connections each address has."""
 
     def __init__(self, settings: Settings) -> None:
         self.seconds = settings.serve_idle_seconds
-        self._most, self._proxies = settings.serve_max_connections, settings.serve_proxies
-        self._here: Counter[str] = Counter()
+        self._settings = settings
+        self._open: Counter[str] = Counter()
 
     def enter(self, host: str) -> bool:
-        """Counts a connection; False where its address has too many."""
-        self._here[host] += 1
-        return self._here[host] <= self._most or self._is_proxy(host)
+        """Count a connection; return False if its address has too many."""
+        self._open[host] += 1
+        most = self._settings.serve_max_connections
+        return self._open[host] <= most or access.is_proxy(host, self._settings)
 
     def leave(self, host: str) -> None:
-        """The end of a connection that was counted."""
-        self._here[host] -= 1
-        if not self._here[host]:
-            del self._here[host]
-
-    def _is_proxy(self, host: str) -> bool:
-        try:
-            address = ipaddress.ip_address(host)
-        except ValueError:
-            return True  # a socket of this machine has no address
-        mapped = getattr(address, "ipv4_mapped", None) or address
-        return any(mapped in network for network in self._proxies)
+        """End a connection that was counted."""
+        self._open[host] -= 1
+        if not self._open[host]:
+            del self._open[host]
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -71,9 +65,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:  # noqa: D102
         super().connection_made(transport)
-        self._head_since: float | None = self.loop.time()
-        self._moved, self._bytes_received, self._head_bytes = self.loop.time(), 0, 0
+        self._moved = self.loop.time()
+        self._head_since: float | None = self._moved
         self._stuck_since: float | None = None
+        self._bytes_received = 0
         self._address = self.client[0] if self.client else ""
         self._look_later()
         if not self.limits.enter(self._address):
@@ -85,30 +80,23 @@ class BoundedProtocol(HttpToolsProtocol):
         self.limits.leave(self._address)
 
     def data_received(self, data: bytes) -> None:  # noqa: D102
-        if self.transport.is_closing():
-            return
         self._moved = self.loop.time()
         self._bytes_received += len(data)
         super().data_received(data)
-        # The parser reports a header once it is whole.
         if self._head_since is not None and self._bytes_received > MOST_HEAD_BYTES:
             self._refuse_head()
 
-    def on_url(self, url: bytes) -> None:  # noqa: D102
-        super().on_url(url)
-        self._count_head(len(url))
-
-    def on_header(self, name: bytes, value: bytes) -> None:  # noqa: D102
-        super().on_header(name, value)
-        self._count_head(len(name) + len(value))
-
     def on_message_begin(self) -> None:  # noqa: D102
         super().on_message_begin()
-        self._head_since, self._head_bytes = self._moved, 0
+        self._head_since = self._moved
 
     def on_headers_complete(self) -> None:  # noqa: D102
-        super().on_headers_complete()
         self._head_since = None
+        # A head that came whole in one read.
+        if len(self.url) + sum(map(len, chain(*self.headers))) > MOST_HEAD_BYTES:
+            self._refuse_head()
+            raise ValueError("the head is too long")  # ends the parser
+        super().on_headers_complete()
 
     def on_message_complete(self) -> None:  # noqa: D102
         super().on_message_complete()
@@ -123,22 +111,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stuck_since = None
 
     def send_400_response(self, msg: str) -> None:  # noqa: D102
-        if self._head_bytes > MOST_HEAD_BYTES:
-            self._refuse_head()
-        else:
-            self._refuse("400 Bad Request", msg)
-
-    def _count_head(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > MOST_HEAD_BYTES:
-            raise ValueError("the head is too long")  # ends the parser
+        self._refuse("400 Bad Request", msg)
 
     def _refuse_head(self) -> None:
         self._refuse("431 Request Header Fields Too Large")
 
     def _refuse(self, status: str, text: str = "") -> None:
-        self.transport.write(refusal(status, text))
-        self.transport.close()
+        if not self.transport.is_closing():
+            self.transport.write(refusal(status, text))
+            self.transport.close()
 
     def _look_later(self) -> None:
         self._looking = self.loop.call_later(self.limits.seconds / LOOKS, self._look)
@@ -164,5 +145,5 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def protocol(settings: Settings) -> type[BoundedProtocol]:
-    """The protocol of one server with these settings."""
+    """Return the protocol of one server with these settings."""
     return type("Protocol", (BoundedProtocol,), {"limits": Limits(settings)})
