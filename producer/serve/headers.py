@@ -1,6 +1,7 @@
 """Headers that every answer has, whoever makes it."""
 
 import uuid
+from collections.abc import Mapping
 
 import structlog
 from starlette.datastructures import Headers as RequestHeaders
@@ -32,6 +33,13 @@ def request_id() -> str:
 def always() -> dict[str, str]:
     """The headers that every answer has, for whoever answers outside of the middleware."""
     return {**ALWAYS, REQUEST_ID: request_id()}
+
+
+def has_current(headers: Mapping[str, str], etag: str) -> bool:
+    """Return True if the client says, by `If-None-Match`, that it has what `etag` names."""
+    known = headers.get("if-none-match", "").split(",")
+    # A proxy that compresses an answer makes its tag a weak one.
+    return not {etag, "*"}.isdisjoint(each.strip().removeprefix("W/") for each in known)
 
 
 def _begin(scope: Scope) -> None:

@@ -108,7 +108,7 @@ def beside(served: Starlette, port: int) -> Iterator[int]:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=0,  # live pages never end by themselves
+        timeout_graceful_shutdown=0,  # a download may last as long as its client likes
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

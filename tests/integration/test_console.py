@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from starlette.responses import HTMLResponse
 
+from nightshift.common.errors import LedgerUnavailable
 from nightshift.common.ledger import Ledger
 from nightshift.producer.serve.console import drawing, live, render
 from tests.support.console_site import Site, send
@@ -227,59 +228,94 @@ def test_a_bar_is_full_only_when_every_row_is_over(
     assert not failed or widths[2] >= 2, "one failed row is seen"
 
 
-def test_browsers_with_the_same_view_share_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
-    looks = []
+def test_browsers_that_ask_for_the_same_view_meanwhile_share_one_look() -> None:
+    asked, looks = threading.Semaphore(0), []
 
     def look() -> str:
         looks.append(1)
-        return str(len(looks) // 5)
+        for _ in range(200):
+            assert asked.acquire(timeout=60)
+        return "<p>"
 
-    async def watch(views: live.Live, frames: int) -> list[str]:
-        found: list[str] = []
-        stream = views.follow("jobs", look)
-        async for html in stream:
-            found.append(html)
-            if len(found) == frames:
-                break
-        await stream.aclose()
-        return found
+    async def ask(views: live.Views) -> live.Shown:
+        asking = asyncio.ensure_future(views.shown("jobs", lambda: look))
+        await asyncio.sleep(0)
+        asked.release()
+        return await asking
 
-    async def night() -> tuple[list[list[str]], live.Live]:
-        views = live.Live()
-        found = await asyncio.gather(*(watch(views, 3) for _ in range(200)))
-        await asyncio.sleep(0.2)
-        return found, views
+    async def night() -> list[live.Shown]:
+        views = live.Views()
+        return await asyncio.gather(*(ask(views) for _ in range(200)))
 
-    found, views = asyncio.run(night())
-    assert all(frames == found[0] for frames in found), "a frame for each change and no other"
-    assert len(found[0]) == len(set(found[0])) == 3
-    assert len(looks) < 30, "and not 200 times as many"
-    assert views.is_idle
+    found = asyncio.run(night())
+    assert len(looks) == 1
+    assert {part.html for part in found} == {"<p>"}
 
 
-def test_a_look_that_takes_long_holds_up_no_other_view_and_a_quiet_one_says_so(
+def test_a_view_is_looked_at_anew_once_its_last_look_is_old_and_its_tag_changes_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(live, "QUIET_SECONDS", 2.0)
+    html = iter(["one", "one", "two"])
+
+    async def night() -> list[live.Shown]:
+        views = live.Views()
+
+        async def shown() -> live.Shown:
+            return await views.shown("jobs", lambda: lambda: next(html))
+
+        found = [await shown()]
+        monkeypatch.setattr(live, "FRESH_SECONDS", -1.0)
+        found += [await shown() for _ in range(2)]
+        monkeypatch.setattr(live, "FRESH_SECONDS", 60.0)
+        return [*found, await shown()]
+
+    found = asyncio.run(night())
+    assert [part.html for part in found] == ["one", "one", "two", "two"]
+    assert len({part.etag for part in found}) == 2
+    assert found[0].etag == found[1].etag
+
+
+def test_a_look_that_takes_long_holds_up_no_other_view_and_one_that_failed_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live, "FRESH_SECONDS", -1.0)
     ends = threading.Event()
-    looks = iter(range(10**6))
+    broken = [True]
 
-    async def night() -> list[str | None]:
-        views = live.Live()
-        slow = views.follow("slow", lambda: str(ends.wait(60)))
-        waiting = asyncio.ensure_future(anext(slow))
-        await asyncio.sleep(0.1)
-        quick = views.follow("quick", lambda: str(min(2, next(looks))))
-        found = [await anext(quick) for _ in range(4)]
-        assert await waiting is None
+    def look() -> str:
+        if broken.pop():
+            raise LedgerUnavailable("no answer")
+        return "quick"
+
+    async def night() -> list[str]:
+        views = live.Views()
+        waiting = asyncio.ensure_future(views.shown("slow", lambda: lambda: str(ends.wait(60))))
+        await asyncio.sleep(0)
+        with pytest.raises(LedgerUnavailable):
+            await views.shown("quick", lambda: look)
+        broken.append(False)
+        quick = await views.shown("quick", lambda: look)
+        assert not waiting.done()
         ends.set()
-        await quick.aclose()
-        await slow.aclose()
-        return found
+        return [quick.html, (await waiting).html]
 
-    assert asyncio.run(night()) == ["0", "1", "2", None]
+    assert asyncio.run(night()) == ["quick", "True"]
+
+
+def test_a_page_is_told_that_nothing_has_changed_and_what_has(site: Site, world: World) -> None:
+    job = world.job(1, name="before", tenant="acme")
+    browser = site.browser("user")
+    first = browser.get("/live/jobs")
+    assert "before" in first.text
+    tag = first.headers["etag"]
+    for known in (tag, f"W/{tag}", f'"other", {tag}'):
+        again = browser.get("/live/jobs", headers={"if-none-match": known})
+        assert (again.status_code, again.content) == (304, b"")
+    site.app.state.views = live.Views()
+    with world.ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET name = 'after' WHERE id = %s", (job,))
+    changed = browser.get("/live/jobs", headers={"if-none-match": tag})
+    assert (changed.status_code, "after" in changed.text) == (200, True)
 
 
 def test_a_form_is_read_for_whoever_may_send_it_and_no_further_than_2_mib(

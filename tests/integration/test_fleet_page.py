@@ -125,7 +125,7 @@ def test_a_thousand_slots_are_a_page_of_a_bounded_size_and_each_machine_has_its_
     own = ops.get(place).text
     assert own.count('<tr><th scope="row">') == 8
     assert "gpu-116" not in own
-    assert 'data-live="/live/fleet?host=gpu-117' in own
+    assert 'hx-get="/live/fleet?host=gpu-117' in own
 
 
 def test_a_machine_is_moved_from_its_page_and_one_that_is_gone_says_so(

@@ -1,69 +1,36 @@
-"""A page that changes while somebody looks is held to the key on each frame: server-sent events last for minutes."""
-
-import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
+"""The part of a page that changes is held to the key each time that an open page asks for it."""
 
 import pytest
-from starlette.requests import Request
 
 from nightshift.common.ledger import Ledger
-from nightshift.common.settings import load_settings
-from nightshift.producer.serve import app as serve_app
-from nightshift.producer.serve.console import app as console_app
-from nightshift.producer.serve.console import live, page_calls
-from nightshift.producer.serve.console.live import Live
-from nightshift.producer.serve.console.session import COOKIE, looker
-from nightshift.producer.serve.ledger import keys, tenants
+from tests.support.console_site import Site
+from tests.support.world import World
+
+BUTTON = 'name="job"'
+"""What the list of jobs has for those who may change them."""
 
 
-@pytest.mark.parametrize("change", ["the key is revoked", "its role becomes another", "nothing"])
-def test_a_stream_ends_before_the_next_frame_once_its_key_opens_something_else(
-    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ("UPDATE api_keys SET revoked_at = now()", 401),
+        ("UPDATE api_keys SET expires_at = now() - interval '1 second'", 401),
+        ("UPDATE api_keys SET role = 'viewer'", 200),
+    ],
+)
+def test_an_open_page_is_refused_its_next_part_once_its_key_opens_something_else(
+    ledger: Ledger, change: str, status: int
 ) -> None:
-    monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
+    site = Site(ledger)
+    World(ledger).job(1, name="one", tenant="acme")
+    browser = site.browser("user")
+    shown = browser.get("/live/jobs")
+    assert shown.status_code == 200
+    assert BUTTON in shown.text
     with ledger.transaction() as connection:
-        tenants.ensure(connection, "acme")
-        number, key = keys.create(connection, "acme", "any", "user", None)
-    app = serve_app.build(ledger, load_settings(serve_store=str(tmp_path / "store")))
-    console_app.add(app)
-    request = Request(
-        {
-            "type": "http",
-            "method": "GET",
-            "path": "/live/jobs",
-            "query_string": b"",
-            "headers": [(b"cookie", f"{COOKIE}={key}".encode())],
-            "client": ("203.0.113.1", 1),
-            "app": app,
-        }
-    )
-    shown = 0
-
-    def look() -> str:
-        nonlocal shown
-        shown += 1
-        return str(shown)
-
-    def end() -> None:
-        with ledger.transaction() as connection:
-            if change == "the key is revoked":
-                assert keys.revoke(connection, number)
-            elif change == "its role becomes another":
-                connection.exec_driver_sql("UPDATE api_keys SET role = 'viewer'")
-
-    async def frames() -> list[bytes]:
-        stream: AsyncIterator[Any] = page_calls._events(
-            request, looker(request), Live(), "key", look
-        )
-        found = [await anext(stream), await anext(stream)]
-        end()
-        async with asyncio.timeout(30):
-            async for frame in stream:
-                found.append(frame)
-                if len(found) == 4:
-                    break
-        return found
-
-    assert len(asyncio.run(frames())) == (4 if change == "nothing" else 2)
+        connection.exec_driver_sql(change)
+    after = browser.get("/live/jobs", headers={"if-none-match": shown.headers["etag"]})
+    assert after.status_code == status
+    assert BUTTON not in after.text
+    # The browser then loads the whole page, which says why.
+    assert ("hx-refresh" in after.headers) is (status == 401)

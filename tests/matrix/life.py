@@ -555,13 +555,13 @@ def api_results(life: Life) -> None:
 
 def page_of_jobs(life: Life) -> None:
     assert life.name in life.get("/").text
-    assert life.name in life.scene.first_event("/live/jobs")
+    assert life.name in life.get("/live/jobs", name=life.name).text
 
 
 def page_of_job(life: Life) -> None:
     page = life.get(f"/jobs/{life.number}").text
     assert life.name in page
-    life.scene.first_event(f"/live/jobs/{life.number}")
+    life.get(f"/live/jobs/{life.number}")
     life.get(f"/jobs/{life.number}/pictures")
 
 
@@ -569,7 +569,7 @@ def page_of_rows(life: Life) -> None:
     page = life.get(f"/jobs/{life.number}/rows").text
     for each in life.answered:
         assert each["text"] in page or each["id"] in page, each
-    life.scene.first_event(f"/live/jobs/{life.number}/rows")
+    life.get(f"/live/jobs/{life.number}/rows")
 
 
 def page_of_failed_rows(life: Life) -> None:

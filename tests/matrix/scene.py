@@ -1,9 +1,7 @@
 """A fleet, its HTTP API and the stand-in server, which all jobs of the matrix share."""
 
-import asyncio
 import json
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +28,6 @@ def shout(rows):
             raise ValueError("this text is refused")
     return [{"loud": row["text"].upper()} for row in rows]
 """
-
-PLAIN_HTTP = {
-    "http_version": "1.1",
-    "scheme": "http",
-    "query_string": b"",
-    "server": ("console", 80),
-    "client": ("127.0.0.1", 1),
-    "root_path": "",
-}
 
 
 class Scene:
@@ -93,44 +82,6 @@ class Scene:
     def write_spec(self, spec: dict[str, Any]) -> Path:
         """A file with the spec."""
         return self.fleet.spec(spec)
-
-    def first_event(self, path: str) -> str:
-        """The first event of a page that stays live, as a browser that leaves after it gets it."""
-        cookies = "; ".join(f"{each.name}={each.value}" for each in self.browser.cookies.jar)
-        headers = [(b"host", b"console"), (b"cookie", cookies.encode())]
-        scope = {"type": "http", "method": "GET", "path": path, "headers": headers, **PLAIN_HTTP}
-        sent: list[dict[str, Any]] = []
-
-        async def ask() -> None:
-            seen = asyncio.Event()
-
-            async def receive() -> dict[str, Any]:
-                if not sent:
-                    sent.append({})
-                    return {"type": "http.request", "body": b"", "more_body": False}
-                await seen.wait()
-                return {"type": "http.disconnect"}
-
-            async def send(message: Any) -> None:
-                sent.append(message)
-                if message.get("body"):
-                    seen.set()
-
-            running = asyncio.create_task(self.app(scope, receive, send))
-            await asyncio.wait(
-                {running, asyncio.create_task(seen.wait())},
-                timeout=60,
-                return_when="FIRST_COMPLETED",
-            )
-            running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
-
-        asyncio.run(ask())
-        text = b"".join(each.get("body", b"") for each in sent).decode()
-        status = next(each["status"] for each in sent if "status" in each)
-        assert (status, text[:12]) == (200, "event: frame"), f"{path}: {text[:500]}"
-        return text
 
     def until_closed(self, number: int) -> None:
         """Waits until a reaper has closed a job."""

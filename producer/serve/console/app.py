@@ -28,7 +28,7 @@ from nightshift.producer.serve.console import (
 )
 from nightshift.producer.serve.console.job_answers import AnswersSeen
 from nightshift.producer.serve.console.jobs import Trails
-from nightshift.producer.serve.console.live import Live
+from nightshift.producer.serve.console.live import Views
 from nightshift.producer.serve.console.model_names import ModelNames
 from nightshift.producer.serve.console.session import Session
 
@@ -49,7 +49,7 @@ def add(app: Starlette, session: Session | None = None) -> None:
     """Gives an application its pages: for those whom the HTTP API knows, or for the one `session`."""
     app.router.routes.extend(ROUTES)
     app.add_exception_handler(HTTPException, page_calls.stray)
-    app.state.live, app.state.trails, app.state.kinds = Live(), Trails(), failures.Kinds()
+    app.state.views, app.state.trails, app.state.kinds = Views(), Trails(), failures.Kinds()
     app.state.session, app.state.answers = session, AnswersSeen()
     context: Context = app.state.context
     app.state.model_names = ModelNames(

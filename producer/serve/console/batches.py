@@ -1,6 +1,6 @@
 """Pages of the OpenAI API: its batches, one batch with its errors and files, and every file."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,13 +56,13 @@ class Shown:
 
 def list_batches(visit: Visit) -> Response:
     """The page; its address holds the place in the list."""
-    _, look = live_batches(visit)
+    look = live_batches(visit)
     before = visit.number("before", batches.LAST_SEQ)
     query = f"before={before}" if before != batches.LAST_SEQ else ""
     return visit.page("batches.html", title="API batches", query=query, live=render.safe(look()))
 
 
-def live_batches(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
+def live_batches(visit: Visit) -> Callable[[], str]:
     """The rows of the page."""
     ledger, tenant = visit.ledger, visit.looker.scope
     before = visit.number("before", batches.LAST_SEQ)
@@ -76,13 +76,13 @@ def live_batches(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
             "batches_live.html", shown=shown, after=after, everyone=tenant is None
         )
 
-    return before, look
+    return look
 
 
 def show_batch(visit: Visit, status: int = 200, message: str | None = None) -> Response:
     """The page of one batch; with a `message` where a change was refused."""
     batch = _batch(visit)
-    _, look = live_batch(visit)
+    look = live_batch(visit)
     head, note = _head(visit, batch)
     return visit.page(
         "batch.html",
@@ -127,7 +127,7 @@ def _failures(connection: Connection, kinds: Kinds, batch: ApiBatch, failed: int
     return kinds.of(connection, {"job": batch.job_id, "rows_failed": failed})
 
 
-def live_batch(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
+def live_batch(visit: Visit) -> Callable[[], str]:
     """What changes while the batch runs."""
     id, ledger, tenant = _batch(visit).id, visit.ledger, visit.looker.scope
     acts, kinds = visit.looker.acts, visit.request.app.state.kinds
@@ -138,7 +138,7 @@ def live_batch(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
             return render.fragment("gone.html", kind="batch", place="/batches")
         return render.fragment("batch_live.html", acts=acts, **seen)
 
-    return id, look
+    return look
 
 
 def _seen(ledger: Ledger, kinds: Kinds, tenant: str | None, id: str) -> dict[str, Any] | None:

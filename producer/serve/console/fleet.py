@@ -1,6 +1,6 @@
 """The page of the fleet: pools, machines, slots, their engines and GPUs; cordon and drain by operators."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -43,7 +43,7 @@ def _refuse(visit: Visit) -> None:
 
 def show_fleet(visit: Visit, status: int = 200, message: str | None = None) -> Response:
     """The page; its address may hold one machine. With a `message` where a change was refused."""
-    _, look = live_fleet(visit)
+    look = live_fleet(visit)
     host = visit.query("host")
     query = f"?host={render.quoted(host)}" if host else ""
     return visit.page(
@@ -51,7 +51,7 @@ def show_fleet(visit: Visit, status: int = 200, message: str | None = None) -> R
     )
 
 
-def live_fleet(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
+def live_fleet(visit: Visit) -> Callable[[], str]:
     """Pools with their machines, of one machine its slots; jobs and models of other tenants have no name."""
     ledger, tenant, here = visit.ledger, visit.looker.scope, visit.context.here
     state = visit.request.app.state
@@ -108,7 +108,7 @@ def live_fleet(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
             workers=lambda pool: "" if is_guest else advise(Need.WORKERS, here(), Subject(0, pool)),
         )
 
-    return ("fleet", host), look
+    return look
 
 
 def move_machine(visit: Visit) -> Response:

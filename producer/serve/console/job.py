@@ -1,7 +1,7 @@
 """The page of one job: how far, how fast, why it stands, what failed, where it ran, and its rows."""
 
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import yaml
@@ -69,7 +69,7 @@ def show_job(
     if (batch := visit.query("batch")) is not None:
         return seen_at(f"/jobs/{job.id}/batches/{render.quoted(batch)}")
     spec = job.spec.model_dump(mode="json", exclude_unset=True)
-    _, look = live_job(visit)
+    look = live_job(visit)
     with visit.ledger.transaction() as connection:
         now = settings_of(connection, job)
         tenant = _bounds(connection, visit)
@@ -125,8 +125,8 @@ def _origin(ledger: Ledger, job: Job, aliases: Mapping[str, str]) -> list[Fact]:
     return [Fact(name, value) for name, value in found.items() if value]
 
 
-def live_job(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
-    """What changes while the job runs. The stream is without pictures: the page loads them when there are new ones."""
+def live_job(visit: Visit) -> Callable[[], str]:
+    """What changes while the job runs. It has no pictures: the page loads them when there are new ones."""
     job, ledger, acts, scope = visit.job(), visit.ledger, visit.looker.acts, visit.looker.scope
     state = visit.request.app.state
     trails, kinds, here = state.trails, state.kinds, visit.context.here
@@ -140,7 +140,7 @@ def live_job(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
             "job_live.html", acts=acts, trail=trails.note(seen["row"]), answers=found, **seen
         )
 
-    return job.id, look
+    return look
 
 
 def _seen(

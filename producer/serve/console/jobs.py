@@ -3,7 +3,7 @@
 import re
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,11 +144,10 @@ def _filter(visit: Visit) -> str:
     return "&".join(f"{name}={render.quoted(value)}" for name, value in given.items() if value)
 
 
-def live_jobs(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
+def live_jobs(visit: Visit) -> Callable[[], str]:
     """The rows of the page."""
     read = _reader(visit)
-    key = (_wanted(visit), _after(visit), _filter(visit))
-    return key, lambda: render.fragment("jobs_live.html", **read())
+    return lambda: render.fragment("jobs_live.html", **read())
 
 
 def _reader(visit: Visit) -> Callable[[], dict[str, Any]]:

@@ -1,101 +1,83 @@
-"""Pages that change while a browser shows them: one poller a process looks once a second for all of them."""
+"""Parts of pages that browsers ask for again and again: those who see the same share one look at the ledger."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Hashable
-from contextlib import suppress
-from dataclasses import dataclass, field
+import hashlib
+import math
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 
-import structlog
-from starlette.concurrency import run_in_threadpool
+from anyio import CapacityLimiter, to_thread
 
-from nightshift.common.errors import NightshiftError
+FRESH_SECONDS = 0.9
+"""For so long a look answers every browser; an open page asks once a second."""
 
-log = structlog.get_logger(__name__)
-
-LOOK_SECONDS = 1.0
-"""Pause between two looks."""
-
-QUIET_SECONDS = 15.0
-"""After this time without a change, browsers that follow a view are told that there was none."""
+KEPT_SECONDS = 10.0
+"""A view that no browser has asked for in this time is forgotten."""
 
 MOST_LOOKS = 8
 """Looks at once: threads that a server has for other requests, too."""
 
 Look = Callable[[], str]
-"""What a page shows now, as HTML; asks the ledger, and runs in a thread."""
+"""Return what a page shows now, as HTML; asks the ledger, and runs in a thread."""
+
+Begin = Callable[[], Look]
+"""Return the look of a view that no browser has seen yet; runs in a thread, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a view shows; `etag` differs if the HTML does."""
+
+    html: str
+    etag: str
 
 
 @dataclass(slots=True)
 class View:
-    """What some browsers look at, how many they are, and what it shows now."""
+    """What some browsers see; `looking` is the last look at it, which may be under way. Times are monotonic
+    seconds; `ended_at` is infinite during a look.
+    """
 
-    look: Look
-    watchers: int = 0
-    version: int = 0
-    html: str = ""
-    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
-    looking: asyncio.Task[None] | None = None
+    begin: Begin
+    look: Look | None = None
+    looking: asyncio.Task[Shown] | None = None
+    ended_at: float = -math.inf
+    asked_at: float = -math.inf
 
 
-class Live:
-    """The views that browsers follow. Two browsers with the same key share one view and its look."""
+class Views:
+    """The views that browsers ask for, by keys: two browsers with the same key share a look."""
 
     def __init__(self) -> None:
         self._views: dict[Hashable, View] = {}
-        self._poller: asyncio.Task[None] | None = None
-        self._room = asyncio.Semaphore(MOST_LOOKS)
+        self._threads = CapacityLimiter(MOST_LOOKS)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no browser follows a view, and the poller has ended."""
-        return not self._views and (self._poller is None or self._poller.done())
-
-    async def follow(self, key: Hashable, look: Look) -> AsyncGenerator[str | None]:
-        """What the page shows, now and each time that it has changed; None after QUIET_SECONDS without
-        a change.
+    async def shown(self, key: Hashable, begin: Begin) -> Shown:
+        """Return what the view shows, by the look that is under way or ended a moment ago, else by a new one. Raises
+        what `begin` or the look raised.
         """
-        view = self._views.setdefault(key, View(look))
-        view.watchers += 1
-        if self._poller is None or self._poller.done():
-            self._poller = asyncio.create_task(self._poll())
-        seen = 0
+        now = time.monotonic()
+        self._views = {
+            each: view
+            for each, view in self._views.items()
+            if now - max(view.asked_at, view.ended_at) < KEPT_SECONDS
+        }
+        view = self._views.setdefault(key, View(begin))
+        view.asked_at = now
+        if view.looking is None or now - view.ended_at > FRESH_SECONDS:
+            view.ended_at = math.inf
+            view.looking = asyncio.create_task(self._look(view))
+        return await asyncio.shield(view.looking)  # a browser that leaves ends the look of no other
+
+    async def _look(self, view: View) -> Shown:
         try:
-            while True:
-                html = None
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(QUIET_SECONDS), view.changed:
-                        while view.version == seen:
-                            await view.changed.wait()
-                        seen, html = view.version, view.html
-                yield html
+            return await to_thread.run_sync(_shown, view, limiter=self._threads)
         finally:
-            view.watchers -= 1
-            if not view.watchers and self._views.get(key) is view:
-                del self._views[key]
+            view.ended_at = time.monotonic()
 
-    async def _poll(self) -> None:
-        """Looks at every view, again and again; ends when no browser follows one."""
-        while self._views:
-            for view in list(self._views.values()):
-                # A look that takes long holds up no other view.
-                if view.looking is None or view.looking.done():
-                    view.looking = asyncio.create_task(self._refresh(view))
-            running = [view.looking for view in self._views.values() if view.looking is not None]
-            if running:
-                await asyncio.wait(running, timeout=LOOK_SECONDS)
-            await asyncio.sleep(LOOK_SECONDS)
 
-    async def _refresh(self, view: View) -> None:
-        try:
-            async with self._room:
-                html = await run_in_threadpool(view.look)
-        except NightshiftError as error:
-            log.info("console_look_failed", why=str(error))
-            return
-        except Exception:
-            log.exception("console_look_crashed")
-            return
-        if html != view.html:
-            async with view.changed:
-                view.html, view.version = html, view.version + 1
-                view.changed.notify_all()
+def _shown(view: View) -> Shown:
+    view.look = view.look or view.begin()
+    html = view.look()
+    return Shown(html, f'"{hashlib.sha256(html.encode()).hexdigest()[:32]}"')

@@ -1,9 +1,8 @@
 """Requests for pages as calls of plain functions: who looks is known, errors are pages, too."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from time import monotonic
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, quote
 
@@ -12,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from nightshift.common.errors import NightshiftError
@@ -27,7 +26,7 @@ from nightshift.producer.serve.calls import (
     refuse_strange,
 )
 from nightshift.producer.serve.console import render
-from nightshift.producer.serve.console.live import Live
+from nightshift.producer.serve.console.live import Views
 from nightshift.producer.serve.console.session import Looker, looker, refuse_foreign
 from nightshift.producer.serve.errors import (
     ApiError,
@@ -35,14 +34,15 @@ from nightshift.producer.serve.errors import (
     message,
     not_found,
 )
+from nightshift.producer.serve.headers import has_current
 from nightshift.producer.serve.ledger import tenant_jobs
 from nightshift.producer.serve.slow import ENTRANCE, SlowWork
 from nightshift.producer.serve.strays import BARE, wants_page
 
 MOST_FIELDS = 1000
 
-STREAM_SECONDS = 600.0
-"""How long one stream of a live page lasts; the browser opens another, and is asked again who it is."""
+CLOSED = (401, 403, 404)
+"""A live part that is refused so is not there for its page any more: the browser loads the page, which says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ def job_of(ledger: Ledger, scope: str | None, given: str) -> Job:
 
 Handler = Callable[[Visit], Response]
 
-LivePage = Callable[[Visit], tuple[Hashable, Callable[[], str]]]
-"""Gives, for a live page, a key that browsers with the same view share, and a function that makes the page."""
+LivePage = Callable[[Visit], Callable[[], str]]
+"""Gives the function that makes the live part of a page; ApiError if there is none for the looker."""
 
 
 Slow = Callable[[Context], SlowWork]
@@ -206,51 +206,26 @@ def _refuse_change(request: Request, found: Looker) -> None:
 
 
 def live(path: str, shown: LivePage) -> Route:
-    """The stream of a page that changes while somebody looks: server-sent events named `frame`."""
+    """The route of the part of a page that changes while somebody looks: an open page asks for it once a second."""
 
     async def endpoint(request: Request) -> Response:
-        async def stream(found: Looker) -> Response:
-            refuse_strange(request)
-            key, look = await run_in_threadpool(shown, Visit(request, found, {}))
-            views: Live = request.app.state.live
-            return StreamingResponse(
-                _events(request, found, views, (path, found.scope, found.acts, key), look),
-                headers=render.HEADERS,
-                media_type="text/event-stream",
-            )
-
+        views: Views = request.app.state.views
         try:
-            return await stream(await to_thread.run_sync(looker, request, limiter=ENTRANCE))
+            found = await to_thread.run_sync(looker, request, limiter=ENTRANCE)
+            refuse_strange(request)
+            key = (request.url.path, request.url.query, found.scope, found.acts)
+            part = await views.shown(key, partial(shown, Visit(request, found, {})))
         except (ApiError, NightshiftError) as error:
-            return answer(error)
+            refused = answer(error)
+            if refused.status_code in CLOSED:
+                refused.headers["hx-refresh"] = "true"
+            return refused
+        headers = {**render.HEADERS, "etag": part.etag}
+        if has_current(request.headers, part.etag):
+            return Response(status_code=304, headers=headers)
+        return HTMLResponse(part.html, headers=headers)
 
     return Route(path, endpoint, methods=["GET"], name=shown.__name__)
-
-
-async def _events(
-    request: Request, found: Looker, views: Live, key: Hashable, look: Callable[[], str]
-) -> AsyncIterator[bytes]:
-    until = monotonic() + STREAM_SECONDS
-    async with aclosing(views.follow(key, look)) as frames:
-        async for html in frames:
-            if not await to_thread.run_sync(_sees_still, request, found, limiter=ENTRANCE):
-                return  # the browser asks again, and is refused as any request is
-            if html is None:
-                yield b": quiet\n\n"  # a browser that is gone shows when it is written to
-            else:
-                lines = "".join(f"data: {line}\n" for line in html.splitlines())
-                yield f"event: frame\n{lines}\n".encode()
-            if monotonic() > until:
-                return
-
-
-def _sees_still(request: Request, found: Looker) -> bool:
-    """Whether the one who opened a stream may see it now: keys are revoked, and end, while pages are open."""
-    try:
-        now = looker(request)
-    except (ApiError, NightshiftError):
-        return False
-    return (now.caller, now.scope, now.acts) == (found.caller, found.scope, found.acts)
 
 
 async def _answered(

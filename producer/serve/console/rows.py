@@ -1,6 +1,6 @@
 """Rows of a job: those that came last, some by lot, one by its number, and those that failed."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 from starlette.responses import Response
@@ -33,7 +33,7 @@ def show_rows(visit: Visit) -> Response:
         shown = _rows(visit.ledger, job, None if row < 0 else [row], seed)
         newest = None
     else:
-        _, look = live_rows(visit)
+        look = live_rows(visit)
         shown, newest = {}, render.safe(look())
     return visit.page(
         "rows.html",
@@ -46,7 +46,7 @@ def show_rows(visit: Visit) -> Response:
     )
 
 
-def live_rows(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
+def live_rows(visit: Visit) -> Callable[[], str]:
     """The rows that came last. Parts are read only once there are others."""
     job, ledger = visit.job(), visit.ledger
     seen: list[tuple[list[int], str]] = [([], "")]
@@ -58,7 +58,7 @@ def live_rows(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
             seen[0] = (latest, _fragment(ledger, job, latest))
         return seen[0][1]
 
-    return (job.id, "rows"), look
+    return look
 
 
 def _fragment(ledger: Ledger, job: Job, indices: list[int]) -> str:

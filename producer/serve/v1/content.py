@@ -16,6 +16,7 @@ from nightshift.common import storage
 from nightshift.common.text import counted
 from nightshift.producer.serve.calls import Call, route
 from nightshift.producer.serve.errors import ApiError, not_found
+from nightshift.producer.serve.headers import has_current
 from nightshift.producer.serve.ledger import files
 from nightshift.producer.serve.slow import STORE, from_store
 
@@ -40,10 +41,7 @@ def wanted(headers: Mapping[str, str], size: int, etag: str) -> Wanted:
 
     Several ranges, and what is no range, get every byte, as RFC 9110, chapter 14, allows.
     """
-    known = [
-        each.strip().removeprefix("W/") for each in headers.get("if-none-match", "").split(",")
-    ]
-    if etag in known or "*" in known:
+    if has_current(headers, etag):
         return Wanted(304, 0, 0)
     whole = Wanted(200, 0, size)
     found = ONE_RANGE.fullmatch(headers.get("range", ""))

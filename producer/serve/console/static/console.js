@@ -1,4 +1,4 @@
-// The live part of a page: a stream of server-sent events while somebody looks, none while nobody does.
+// The live part of a page: htmx asks for it while somebody looks, and nobody asks while the tab is hidden.
 "use strict";
 
 // "08:41" of today, "yesterday 23:10", "12 Nov 08:41", "2025-11-12 08:41" of another year; as the server writes them.
@@ -23,11 +23,25 @@ function localize(root) {
   }
 }
 
+document.addEventListener("htmx:beforeRequest", (event) => {
+  if (document.hidden) event.preventDefault();
+});
+
+// The server says 304 as long as the page shows what the server has.
+let shown = null;
+
+document.addEventListener("htmx:configRequest", (event) => {
+  if (shown) event.detail.headers["If-None-Match"] = shown;
+});
+
 // What a person has opened stays open when the live part is drawn anew.
 const nameOf = (details) => details.id || details.querySelector("summary").textContent;
 let opened = new Set();
 
-document.addEventListener("htmx:sseBeforeMessage", (event) => {
+document.addEventListener("htmx:beforeSwap", (event) => {
+  event.detail.shouldSwap = event.detail.xhr.status === 200;
+  if (!event.detail.shouldSwap) return;
+  shown = event.detail.xhr.getResponseHeader("ETag");
   opened = new Set([...event.target.querySelectorAll("details[open]")].map(nameOf));
 });
 
@@ -55,32 +69,10 @@ async function redraw() {
   localize(part);
 }
 
-function follow(part) {
-  part.setAttribute("hx-ext", "sse");
-  part.setAttribute("sse-connect", part.dataset.live);
-  part.setAttribute("sse-swap", "frame");
-  htmx.process(part);
-}
-
-function leave(part) {
-  htmx.trigger(part, "htmx:beforeCleanupElement");
-  for (const name of ["hx-ext", "sse-connect", "sse-swap"]) part.removeAttribute(name);
-  const fresh = part.cloneNode(false);
-  fresh.append(...part.childNodes);
-  part.replaceWith(fresh);
-}
-
 document.addEventListener("DOMContentLoaded", () => {
   localize(document);
   const told = document.querySelector("[data-drawn]");
   if (told) drawn = told.dataset.drawn;
-  const part = () => document.querySelector("[data-live]");
-  if (part() && !document.hidden) follow(part());
-  document.addEventListener("visibilitychange", () => {
-    if (!part()) return;
-    if (document.hidden) leave(part());
-    else follow(part());
-  });
 });
 
 // The title counts the jobs that need a person, as the server writes it.
