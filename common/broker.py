@@ -10,6 +10,7 @@ from kombu import Connection
 from kombu.exceptions import ChannelError, OperationalError
 
 from nightshift.common.errors import BadInput, Retryable
+from nightshift.common.public_text import marked
 
 WAKE = "nightshift.wake"
 """Name of the only task."""
@@ -67,7 +68,7 @@ def ping(url: str) -> float:
             connection.ensure_connection(max_retries=1, timeout=5)
             _store(connection, "nightshift.ping")
     except (OperationalError, OSError) as error:
-        raise Retryable(f"the broker cannot be reached: {error}") from error
+        raise Retryable(f"the broker cannot be reached: {marked(error)}") from error
     except (KeyError, ValueError) as error:
         raise _no_broker(error) from None
     return time.monotonic() - began
@@ -99,7 +100,7 @@ class Announcer:
                 self._app.send_task(WAKE, queue=queue, producer=producer, ignore_result=True)
         except (OperationalError, OSError) as error:
             self.close()
-            raise Retryable(f"the broker cannot be reached: {error}") from error
+            raise Retryable(f"the broker cannot be reached: {marked(error)}") from error
         except (KeyError, ValueError) as error:
             raise _no_broker(error) from None
         return max(0, missing)

@@ -1,14 +1,29 @@
 """The one exception tree; each class says what becomes of the batch.
 
-The message of every error is one sentence for a person: what is wrong, where, what to do.
+The message of every error is one sentence for a person: what is wrong, where, what to do. It has a second text for
+tenants of `nightshift serve`, see `common/public_text.py`.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nightshift.common import public_text
+
 
 class NightshiftError(Exception):
-    """Root of every error that Nightshift raises on purpose."""
+    """Root of every error that Nightshift raises on purpose.
+
+    `str` gives the whole message, for operators and for who runs a job on this machine. `marked` is the same with the
+    marks of `private` and `public` texts in it; if `public` is given, tenants read that alone.
+    """
+
+    def __init__(self, message: str = "", *, public: str | None = None) -> None:
+        super().__init__(public_text.whole(message))
+        self.marked = message if public is None else public_text.instead(str(self), public)
+
+    def public_message(self, own: Sequence[str] | None = ()) -> str:
+        """The message for a tenant, who sees paths below its `own` folders whole; None sees every path."""
+        return public_text.shown(self.marked, own)
 
 
 class Retryable(NightshiftError):

@@ -8,6 +8,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from urllib.parse import urlsplit
 
 from nightshift.common.errors import BadInput
+from nightshift.common.public_text import marked
 
 OPENAI = "https://api.openai.com/v1"
 """The address for OPENAI_API_KEY where OPENAI_BASE_URL names no other."""
@@ -51,7 +52,7 @@ def address(url: str) -> str:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError as error:
-        raise BadInput(f"{url} is not an address: {error}") from error
+        raise BadInput(f"{url} is not an address: {marked(error)}") from error
     if parts.scheme not in PORTS or not host or parts.username is not None:
         raise BadInput(f"{url} must be an http:// or https:// address, without a user name")
     if "%" in parts.path or any(step in (".", "..") for step in parts.path.split("/")):

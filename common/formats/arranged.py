@@ -20,6 +20,7 @@ from nightshift.common.formats.parquet import read as parquet
 from nightshift.common.formats.parquet.footer import METADATA_PREFIX, read_footer
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import table_of
+from nightshift.common.public_text import private
 from nightshift.common.row_errors import Failure
 from nightshift.common.states import RowErrorKind
 
@@ -179,6 +180,6 @@ def json_columns(uri: str) -> tuple[str, ...]:
 
 def _unreadable(source: SourceFile, why: str) -> SourceChanged:
     return SourceChanged(
-        f"{source.arranged}, the arranged copy of the input that is read, {why}; run `nightshift "
+        f"{private(source.arranged)}, the arranged copy of the input that is read, {why}; run `nightshift "
         "retry JOB --dead`, which makes a copy that is gone again"
     )

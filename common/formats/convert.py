@@ -17,6 +17,7 @@ from nightshift.common.formats import input_copies, reading
 from nightshift.common.formats.format import Copy
 from nightshift.common.formats.known import FORMATS
 from nightshift.common.formats.streams import content_errors
+from nightshift.common.public_text import private
 from nightshift.common.spec import InputSpec
 from nightshift.common.storage import FileInfo
 from nightshift.common.storage.unfinished import final_name
@@ -62,14 +63,18 @@ class Converter:
     def _make(self, uri: str, info: FileInfo, kind: InputFormat, limit: int | None) -> None:
         copy = self.copy_table if kind == "table" else FORMATS[kind].copy
         if copy is None:
-            raise BadInput(f"{uri}, the copy of {info.uri}, is gone: submit again")
+            raise BadInput(
+                f"{private(uri)}, the copy of {private(info.uri)}, is gone: submit again"
+            )
 
         def write_checked(sink: BinaryIO) -> None:
             copy(info, self.spec_input, limit, sink)
             # A later submit trusts the copy's name, which says what the copy was made of. A version of a table
             # stays as it is.
             if kind != "table" and storage.stat(info.uri) != info:
-                raise BadInput(f"{info.uri} changed while it was read: submit when it is complete")
+                raise BadInput(
+                    f"{private(info.uri)} changed while it was read: submit when it is complete"
+                )
 
         with _conversions, content_errors(info.uri):
             storage.write_again(uri, write_checked)

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
+from nightshift.common.public_text import private
 from nightshift.common.spec import InputSpec, JobSpec
 from nightshift.common.storage import FileInfo
 
@@ -38,7 +39,7 @@ def detected(spec_input: InputSpec, uris: Iterable[str]) -> bool:
         if not keys or len(set(keys)) < len(keys) or keys != first[1]:
             if spec_input.partitioning == "hive":
                 raise BadInput(
-                    f"input.partitioning is hive, but {uri} lies in folders of the keys "
+                    f"input.partitioning is hive, but {private(uri)} lies in folders of the keys "
                     f"{keys or 'none'} and {first[0]} in those of {first[1] or 'none'}: all files "
                     "need the same, each once"
                 )
@@ -104,7 +105,7 @@ def _decoded(text: str, uri: str) -> str:
         return unquote(text, errors="strict")
     except UnicodeDecodeError as error:
         raise BadInput(
-            f"{uri}: {text!r} in the name of a folder is not UTF-8 after percent-decoding: rename the folder, "
+            f"{private(uri)}: {text!r} in the name of a folder is not UTF-8 after percent-decoding: rename the folder, "
             "or set input.partitioning: none, so that folders are not columns"
         ) from error
 

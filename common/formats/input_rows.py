@@ -19,6 +19,7 @@ from nightshift.common.formats.known import FORMATS
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.table_types import without_misfits
 from nightshift.common.formats.values import table_of
+from nightshift.common.public_text import private
 from nightshift.common.row_errors import Failure
 from nightshift.common.spec import JobSpec
 from nightshift.common.states import RowErrorKind
@@ -137,7 +138,7 @@ def _readable(spec: JobSpec, source: SourceFile) -> SourceFile:
         info = storage.stat(uri)
     except FileNotFoundError as error:
         raise SourceChanged(
-            f"{uri}, the copy of {source.uri} that is read, is gone; run `nightshift retry JOB "
+            f"{private(uri)}, the copy of {private(source.uri)} that is read, is gone; run `nightshift retry JOB "
             "--dead`, which makes it again"
         ) from error
     return replace(source, uri=uri, size=info.size, fingerprint=info.fingerprint, origin=source.uri)

@@ -20,6 +20,7 @@ from nightshift.common.formats.parquet import examine as parquet_examine
 from nightshift.common.formats.parquet import read as parquet_read
 from nightshift.common.formats.parquet import write as parquet_write
 from nightshift.common.formats.source_files import compression
+from nightshift.common.public_text import private
 from nightshift.common.storage import FileInfo
 
 FORMATS: Final[Mapping[InputFormat, Format]] = {
@@ -94,18 +95,22 @@ def check_content(info: FileInfo, kind: InputFormat) -> None:
     known = FORMATS[kind]
     if info.size == 0:
         if known.magic:
-            raise BadInput(f"{info.uri} is empty (0 bytes), so it is not a {known.title} file")
+            raise BadInput(
+                f"{private(info.uri)} is empty (0 bytes), so it is not a {known.title} file"
+            )
         return
     start = storage.read_range(info.uri, 0, 4)
     looks = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
     if not start.startswith(known.magic):
         if start == ENCRYPTED_PARQUET:
             raise BadInput(
-                f"the footer of {info.uri} is encrypted: encrypted Parquet is not supported"
+                f"the footer of {private(info.uri)} is encrypted: encrypted Parquet is not supported"
             )
-        raise BadInput(f"{info.uri} is not a {known.title} file but {looks or 'something else'}")
+        raise BadInput(
+            f"{private(info.uri)} is not a {known.title} file but {looks or 'something else'}"
+        )
     if not known.magic and looks is not None and compression(info.uri) is None:
-        raise BadInput(f"{info.uri} is not a {known.title} file but {looks}")
+        raise BadInput(f"{private(info.uri)} is not a {known.title} file but {looks}")
 
 
 def is_streamed(uri: str, kind: InputFormat) -> bool:

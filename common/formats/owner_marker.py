@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import part_names
+from nightshift.common.public_text import private
 
 MARKER_BYTES = 4096
 """More than a marker has."""
@@ -49,7 +50,7 @@ def refuse_foreign(output_uri: str, wanted: Owner, job_id: int) -> bool:
     found = read(output_uri)
     if found not in (None, wanted):
         raise BadInput(
-            f"{output_uri} belongs to another job or ledger by now, as {part_names.OWNER} in it "
+            f"{private(output_uri)} belongs to another job or ledger by now, as {part_names.OWNER} in it "
             f"says: job {job_id} cannot continue there"
         )
     return found is not None

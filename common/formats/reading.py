@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from nightshift.common.errors import BadInput, Retryable
+from nightshift.common.public_text import private
 from nightshift.common.text import counted
 
 FREE_BYTES = 64 * 2**20
@@ -98,7 +99,7 @@ class Reading:
         """BadInput for a file that has a line of at least `size` bytes where that is too much."""
         if self.most_line_bytes is not None and size > self.most_line_bytes:
             raise BadInput(
-                f"{uri} has a line of more than {counted(self.most_line_bytes, 'byte')}, which this server does not "
+                f"{private(uri)} has a line of more than {counted(self.most_line_bytes, 'byte')}, which this server does not "
                 "read: send large values as Parquet, or in several rows"
             )
 
@@ -123,7 +124,7 @@ class Reading:
         if self._most_ratio is None or unpacked <= max(FREE_BYTES, size * self._most_ratio):
             return
         raise BadInput(
-            f"{uri} unpacks to more than {self._most_ratio:g} times its size, which this server does not "
+            f"{private(uri)} unpacks to more than {self._most_ratio:g} times its size, which this server does not "
             "read: send it as plain text, or as Parquet"
         )
 
@@ -157,12 +158,12 @@ class Decoding:
             is_too_much = self._decoded > max(FREE_DECODED_BYTES, self._size * self._most_ratio)
         if decoded > MOST_GROUP_BYTES:
             raise BadInput(
-                f"{uri} has a row group of more than {MOST_GROUP_BYTES >> 30} GiB once it is unpacked, which "
+                f"{private(uri)} has a row group of more than {MOST_GROUP_BYTES >> 30} GiB once it is unpacked, which "
                 "this server does not read: write smaller row groups"
             )
         if is_too_much:
             raise BadInput(
-                f"{uri} unpacks to more than {self._most_ratio:g} times its size, which this server does not "
+                f"{private(uri)} unpacks to more than {self._most_ratio:g} times its size, which this server does not "
                 "read: write a text that many rows share into the task, or send plain JSON lines"
             )
 

@@ -10,6 +10,7 @@ from typing import Final
 from nightshift.common import storage
 from nightshift.common.descriptor import InputFormat, SourceFile
 from nightshift.common.errors import BadInput, SourceChanged
+from nightshift.common.public_text import private
 from nightshift.common.spec.table_uris import table_rows
 from nightshift.common.text import counted
 
@@ -51,17 +52,17 @@ def file_format(uri: str, declared: InputFormat | None = None) -> InputFormat:
     found = declared or SUFFIXES.get(suffix)
     if packed and found is not None and found in COMPRESSED_INSIDE:
         raise BadInput(
-            f"{uri}: {COMPRESSED_INSIDE[found]} is compressed inside: decompress the file around it"
+            f"{private(uri)}: {COMPRESSED_INSIDE[found]} is compressed inside: decompress the file around it"
         )
     if found is not None:
         return found
     works = ", ".join(SUFFIXES)
     if suffix in REFUSED_SUFFIXES:
         raise BadInput(
-            f"{uri}: a {suffix} file {REFUSED_SUFFIXES[suffix].format(lines=lines_of(uri))}; supported suffixes are {works}"
+            f"{private(uri)}: a {suffix} file {REFUSED_SUFFIXES[suffix].format(lines=lines_of(uri))}; supported suffixes are {works}"
         )
     raise BadInput(
-        f"{uri}: the suffix does not tell the format; supported suffixes are {works}; or set input.format"
+        f"{private(uri)}: the suffix does not tell the format; supported suffixes are {works}; or set input.format"
     )
 
 
@@ -132,7 +133,7 @@ def check_unchanged(source: SourceFile) -> None:
         raise gone(source) from error
     if (now.size, now.fingerprint) != (source.size, source.fingerprint):
         raise SourceChanged(
-            f"{source.uri} changed since the job was submitted (it had {counted(source.size, 'byte')} and has "
+            f"{private(source.uri)} changed since the job was submitted (it had {counted(source.size, 'byte')} and has "
             f"{now.size}); put the old one back and run `nightshift retry JOB --dead`, or submit a "
             "new job"
         )
@@ -141,6 +142,6 @@ def check_unchanged(source: SourceFile) -> None:
 def gone(source: SourceFile) -> SourceChanged:
     """The error for a file that is not there any more."""
     return SourceChanged(
-        f"{source.uri} is gone since the job was submitted; put it back and run `nightshift retry JOB "
+        f"{private(source.uri)} is gone since the job was submitted; put it back and run `nightshift retry JOB "
         "--dead`, or submit a new job"
     )

@@ -14,6 +14,7 @@ from nightshift.common.errors import BadInput, StorageUnavailable
 from nightshift.common.formats import reading, source_files, unpacking
 from nightshift.common.formats.csv.records import BLOCK_BYTES
 from nightshift.common.formats.jsonl.lines import content_start
+from nightshift.common.public_text import marked, private
 
 CHUNK_BYTES = 2**20
 
@@ -105,16 +106,18 @@ def content_errors(uri: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise BadInput(f"{uri} vanished while it was read: submit again") from error
+        raise BadInput(f"{private(uri)} vanished while it was read: submit again") from error
     except MemoryError as error:
-        raise StorageUnavailable(f"{uri}: not enough memory to convert it") from error
+        raise StorageUnavailable(f"{private(uri)}: not enough memory to convert it") from error
     except pa.ArrowInvalid as error:
         raise BadInput(
-            f"{uri} is no CSV in UTF-8 with records of at most {BLOCK_BYTES >> 20} MiB: {error}"
+            f"{private(uri)} is no CSV in UTF-8 with records of at most {BLOCK_BYTES >> 20} MiB: {marked(error)}"
         ) from error
     except (pa.ArrowException, OSError) as error:
         why = ""
         if source_files.compression(uri) == "zstd":
             with storage.open_input(uri, sequential=True) as raw:
                 why = unpacking.zstd_fault(raw)
-        raise BadInput(f"{uri} {why or f'is damaged: {error}; copy it again'}") from error
+        raise BadInput(
+            f"{private(uri)} {why or f'is damaged: {marked(error)}; copy it again'}"
+        ) from error

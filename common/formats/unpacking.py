@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from nightshift.common.errors import BadInput
+from nightshift.common.public_text import marked, private
 
 CHUNK_BYTES = 2**20
 
@@ -78,11 +79,13 @@ class _Members(io.RawIOBase):
             pass
         if self._members and not magic.startswith(self._packed[: len(magic)]):
             raise BadInput(
-                f"{self._uri} has something at byte {self._at - len(self._packed):,}, behind its last "
+                f"{private(self._uri)} has something at byte {self._at - len(self._packed):,}, behind its last "
                 f"{self._codec} member, that is no {self._codec} data: cut it off, or copy the file again"
             )
         if not magic.startswith(self._packed[: len(magic)]):
-            raise BadInput(f"{self._uri} is no {self._codec} file: rename it, or copy it again")
+            raise BadInput(
+                f"{private(self._uri)} is no {self._codec} file: rename it, or copy it again"
+            )
         self._member = zlib.decompressobj(31) if is_gzip else bz2.BZ2Decompressor()
         return True
 
@@ -92,12 +95,12 @@ class _Members(io.RawIOBase):
             needs_input = self._codec == "gzip" or self._member.needs_input
             if needs_input and not self._packed and not self._more():
                 raise BadInput(
-                    f"{self._uri} is cut off: its last {self._codec} member has no end; copy it again"
+                    f"{private(self._uri)} is cut off: its last {self._codec} member has no end; copy it again"
                 )
             data: bytes = self._member.decompress(self._packed, most)
         except (zlib.error, OSError) as error:
             raise BadInput(
-                f"{self._uri} is damaged before byte {self._at:,}: {error}; copy it again"
+                f"{private(self._uri)} is damaged before byte {self._at:,}: {marked(error)}; copy it again"
             ) from error
         self._packed = self._member.unconsumed_tail if self._codec == "gzip" else b""
         return data

@@ -9,6 +9,7 @@ from typing import Any
 from nightshift.common.errors import BadInput
 from nightshift.common.permits import models
 from nightshift.common.permits import vllm_arguments as vllm
+from nightshift.common.public_text import private
 from nightshift.common.spec import OpenaiEngineSpec, TransformersEngineSpec, VllmEngineSpec
 from nightshift.common.spec.engines import EngineSpec
 from nightshift.common.text import did_you_mean
@@ -117,7 +118,7 @@ def refuse_unknown(engine: EngineSpec, allowed: Sequence[str]) -> None:
             continue
         raise BadInput(
             f"engine.args.{name} is no argument of vLLM that this release knows{_near(name)}: where a newer vLLM has "
-            f"it, name it as {name}:{engine.model} in {SETTING}"
+            f"it, name it as {name}:{private(engine.model)} in {SETTING}"
         )
 
 

@@ -13,6 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from nightshift.common.errors import BadInput
+from nightshift.common.public_text import public
 from nightshift.common.spec import keys, yaml_errors
 from nightshift.common.spec.engines import ADDRESS, CALLABLE, EngineSection
 from nightshift.common.spec.job import NAME, JobSpec
@@ -61,11 +62,11 @@ def parse_spec(data: object, source: str) -> JobSpec:
     if not isinstance(data, dict):
         raise BadInput(f"{source}: a job spec is a mapping of sections, see docs/spec.md")
     if strange := list(islice(unusual(data), 5)):
-        raise BadInput(f"{source}: {'; '.join(strange)}")
+        raise BadInput(f"{source}: {public('; '.join(strange))}")
     try:
         return JobSpec.model_validate(data)
     except ValidationError as error:
-        raise BadInput(f"{source}: {'; '.join(mistakes(error))}") from error
+        raise BadInput(f"{source}: {public('; '.join(mistakes(error)))}") from error
 
 
 def load_spec(path: Path) -> JobSpec:
@@ -99,7 +100,9 @@ def parse_yaml(text: str, source: str) -> object:
     try:
         return _parsed(text, source)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise BadInput(f"{source}: no valid YAML, {yaml_errors.said(error, text)}") from error
+        raise BadInput(
+            f"{source}: no valid YAML, {public(yaml_errors.said(error, text))}"
+        ) from error
 
 
 def read_text(path: Path, what: str) -> str:

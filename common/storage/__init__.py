@@ -22,6 +22,7 @@ from nightshift.common.errors import (
     StorageUnavailable,
     UnfinishedGone,
 )
+from nightshift.common.public_text import marked, private
 from nightshift.common.storage import local, objects
 from nightshift.common.storage.addresses import (
     SETTING,
@@ -232,7 +233,9 @@ def _move(source: str, target: str, size_bytes: int | None, syncs: Syncs | None)
     if exists(target, links=False):
         # Either an earlier copy did not delete its source, or the two are different files.
         if stat(source).size != stat(target).size or checksum(source) != checksum(target):
-            raise Permanent(f"{source} cannot be moved: {target} holds something else")
+            raise Permanent(
+                f"{private(source)} cannot be moved: {private(target)} holds something else"
+            )
         delete(source)
         return
     if is_local(source):
@@ -256,7 +259,7 @@ def delete(uri: str) -> None:
                 fs.rm_file(path)
     except StorageUnavailable as error:
         if isinstance(error.__cause__, PermissionError | IsADirectoryError):
-            raise DeleteRefused(str(error)) from error.__cause__
+            raise DeleteRefused(marked(error)) from error.__cause__
         raise
 
 
@@ -307,7 +310,9 @@ def remove_directory(uri: str) -> None:
             local.remove_directory(local_path(uri))
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EACCES, errno.EPERM):
-            raise StorageUnavailable(f"{uri} cannot be removed: {reason(error)}") from error
+            raise StorageUnavailable(
+                f"{private(uri)} cannot be removed: {reason(error)}"
+            ) from error
 
 
 def checksum(uri: str) -> str:

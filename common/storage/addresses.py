@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from nightshift.common.errors import BadInput
+from nightshift.common.public_text import private, public
 from nightshift.common.text import escaped, has_half_characters
 
 OBJECT_STORES = ("s3", "gs", "abfs", "memory")
@@ -37,16 +38,16 @@ def resolve(uri: str) -> str:
         return os.path.abspath(rest)  # noqa: PTH100
     if {".", ".."} & set(rest.split("/")):
         # A store takes dots as letters, but a gateway before the store may resolve them.
-        raise BadInput(f"{uri}: the name of an object has no . or .. between its slashes")
+        raise BadInput(f"{private(uri)}: the name of an object has no . or .. between its slashes")
     return f"{scheme}://{rest.strip('/')}"
 
 
 def check_name(uri: str) -> None:
     """BadInput for a name that is no UTF-8 or holds a NUL: the ledger could not keep it."""
     if has_half_characters(uri):
-        raise BadInput(f"the name {escaped(uri)!r} is no UTF-8: rename the file or folder")
+        raise BadInput(f"the name {private(escaped(uri))} is no UTF-8: rename the file or folder")
     if "\x00" in uri:
-        raise BadInput(f"the name {uri!r} holds a NUL character")
+        raise BadInput(f"the name {private(uri)} holds a NUL character")
 
 
 def check_roots(uris: Iterable[str], roots: Sequence[str], said: str = SETTING) -> None:
@@ -73,8 +74,8 @@ def outside(place: object, roots: Sequence[str], said: str) -> BadInput:
     """The error for a place outside all of `roots`. The roots of the setting are not listed: tenants
     read the message, and one of the roots may be the folder of another tenant.
     """
-    listed = "" if said == SETTING else f": {', '.join(roots)}"
-    return BadInput(f"{place} is outside the folders that {said}{listed}")
+    listed = "" if said == SETTING else f": {', '.join(map(private, roots))}"
+    return BadInput(f"{private(place)} is outside the folders that {said}{listed}")
 
 
 def _real(uri: str) -> str:
@@ -132,10 +133,14 @@ def split(uri: str) -> tuple[str, str]:
     if scheme == "file":
         host, slash, path = rest.partition("/")
         if host not in ("", "localhost") or not slash:
-            raise BadInput(f"{uri}: a file:// uri names an absolute path, as in file:///data/x")
+            raise BadInput(
+                f"{private(uri)}: a file:// uri names an absolute path, as in {public('file:///data/x')}"
+            )
         return "", f"/{unquote(path)}"
     if scheme not in OBJECT_STORES or "::" in rest:
-        raise BadInput(f"{uri}: {scheme}:// is not supported; use a local path, s3:// or gs://")
+        raise BadInput(
+            f"{private(uri)}: {scheme}:// is not supported; use a local path, s3:// or gs://"
+        )
     return scheme, rest
 
 

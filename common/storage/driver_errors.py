@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from nightshift.common.errors import StorageUnavailable
+from nightshift.common.public_text import marked, private
 from nightshift.common.system_errors import told
 
 
@@ -17,7 +18,7 @@ def guard(done: str, uri: str, *, missing_is_outage: bool = False) -> Iterator[N
     except _driver_errors() as error:
         if isinstance(error, FileNotFoundError | NotADirectoryError) and not missing_is_outage:
             raise FileNotFoundError(errno.ENOENT, "no such file", uri) from error
-        raise StorageUnavailable(f"{uri} cannot be {done}: {reason(error)}") from error
+        raise StorageUnavailable(f"{private(uri)} cannot be {done}: {reason(error)}") from error
 
 
 def writing(uri: str) -> AbstractContextManager[None]:
@@ -26,8 +27,8 @@ def writing(uri: str) -> AbstractContextManager[None]:
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, in words of ours or of the driver."""
-    return told(error)
+    """What went wrong, in words of ours or of the driver, for the message of another error."""
+    return marked(told(error))
 
 
 def _driver_errors() -> tuple[type[BaseException], ...]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nightshift.common.errors import BadInput
+from nightshift.common.public_text import private
 from nightshift.common.storage import walls
 
 OWN_FOLDERS = frozenset({"_attempts", "_generations", "_input", "_judged", "_ledger"})
@@ -163,7 +164,7 @@ def _own_folder(path: Path, flags: int, around: Sequence[walls.Wall]) -> int:
         if not modes.S_ISLNK(place.stat(links=False).st_mode):
             raise
         raise BadInput(
-            f"{path} is a link, and links in an output directory are not followed: put a folder "
+            f"{private(path)} is a link, and links in an output directory are not followed: put a folder "
             "in its place"
         ) from error
     finally:

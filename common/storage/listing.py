@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nightshift.common.errors import BadInput, StorageUnavailable
+from nightshift.common.public_text import marked, private
 from nightshift.common.storage import (
     links as places,
 )
@@ -93,7 +94,7 @@ def listing(uris: Iterable[str]) -> Listing:
             check_name(each.info.uri)
             if each.info.uri in files:
                 raise BadInput(
-                    f"{each.info.uri} is named twice by the input: its rows would count twice, name "
+                    f"{private(each.info.uri)} is named twice by the input: its rows would count twice, name "
                     "it once"
                 )
             files[each.info.uri] = each.info
@@ -125,7 +126,7 @@ def list_names(uri: str) -> list[str]:
                 return sorted(places.names(local_path(uri)))
             except NotADirectoryError as error:
                 local.info(local_path(uri))
-                raise BadInput(f"{uri} is a file, not a directory") from error
+                raise BadInput(f"{private(uri)} is a file, not a directory") from error
         fs, path = driver_of(uri)
         names = {str(name).rstrip("/") for name in fs.ls(path, detail=False)}
         # Some stores keep an empty object in place of the directory itself.
@@ -183,18 +184,18 @@ def _expand_one(uri: str, again: dict[str, str]) -> list[_Candidate]:
             files = [_Candidate(info, info.uri, 0) for info in _expand_remote(uri)]
     except FileNotFoundError as error:
         missing = getattr(error, "filename", None) or uri
-        raise BadInput(f"{missing}: there is no such file or directory") from error
+        raise BadInput(f"{private(missing)}: there is no such file or directory") from error
     except StorageUnavailable as error:
         if isinstance(error.__cause__, PermissionError):
             raise BadInput(
-                f"{str(error).split(' cannot be ')[0]}: no permission to read"
+                f"{marked(error).split(' cannot be ')[0]}: no permission to read"
             ) from error
         raise
     if not files:
         what = (
             "the pattern matches no file" if WILDCARD.search(uri) else "the directory has no files"
         )
-        raise BadInput(f"{uri}: {what} (names that start with _ or . do not count)")
+        raise BadInput(f"{private(uri)}: {what} (names that start with _ or . do not count)")
     return files
 
 

@@ -16,6 +16,7 @@ from typing import Literal
 
 from nightshift.common.errors import BadInput, UnfinishedGone
 from nightshift.common.group_commit import GroupCommit
+from nightshift.common.public_text import private
 from nightshift.common.storage import links as places
 from nightshift.common.storage import unfinished, walls
 from nightshift.common.storage.addresses import is_local
@@ -86,7 +87,7 @@ def write(
         if in_the_way:
             # A failed write removes its file, and `replace` renames over the old one: neither may
             # happen to a device, a pipe or a directory.
-            raise BadInput(f"{uri} is no regular file and cannot be written: name another")
+            raise BadInput(f"{private(uri)} is no regular file and cannot be written: name another")
         place = final.beside(job_id) if replace else final
         return _write(place, final, path, content, naming, syncs)
 
@@ -121,7 +122,7 @@ def _rename_unfinished(place: Place, final: Place, uri: str) -> None:
         place.rename(final)
     except FileNotFoundError as error:
         raise UnfinishedGone(
-            f"{uri} cannot be written: the unfinished file beside it was removed"
+            f"{private(uri)} cannot be written: the unfinished file beside it was removed"
         ) from error
 
 
@@ -169,7 +170,7 @@ def create(path: Path, data: bytes) -> bool:
             return False
         except FileNotFoundError as error:
             raise UnfinishedGone(
-                f"{path} cannot be written: the unfinished file beside it was removed"
+                f"{private(path)} cannot be written: the unfinished file beside it was removed"
             ) from error
         except OSError as error:
             if error.errno not in NO_HARD_LINKS:
@@ -196,7 +197,9 @@ def make_directory(path: Path) -> None:
         try:
             _make(path)
         except (FileExistsError, NotADirectoryError) as error:
-            raise BadInput(f"{path} cannot be a directory: there is a file in the way") from error
+            raise BadInput(
+                f"{private(path)} cannot be a directory: there is a file in the way"
+            ) from error
 
 
 def try_directory(path: Path) -> None:
@@ -214,10 +217,12 @@ def try_directory(path: Path) -> None:
                 return
         except (FileNotFoundError, NotADirectoryError) as error:
             if os.path.lexists(there):
-                raise BadInput(f"{path} cannot be a directory: {there} is a file") from error
+                raise BadInput(
+                    f"{private(path)} cannot be a directory: {private(there)} is a file"
+                ) from error
         except OSError as error:
             done = "written" if there == path else f"made, since nothing can be made in {there}"
-            raise BadInput(f"{path} cannot be {done}: {reason(error)}") from error
+            raise BadInput(f"{private(path)} cannot be {done}: {reason(error)}") from error
 
 
 def _probed(path: Path, there: Path) -> AbstractContextManager[int]:

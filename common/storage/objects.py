@@ -11,6 +11,7 @@ import fsspec
 from fsspec.registry import known_implementations
 
 from nightshift.common.errors import BadInput
+from nightshift.common.public_text import private
 from nightshift.common.storage import unfinished
 from nightshift.common.storage.addresses import split
 from nightshift.common.storage.driver_errors import guard, writing
@@ -57,7 +58,7 @@ def driver_of(uri: str) -> tuple[Any, str]:
         except ImportError as error:
             package = str(known_implementations[scheme]["class"]).partition(".")[0]
             raise BadInput(
-                f"{uri}: {scheme}:// needs the package {package}; run pip install {package}"
+                f"{private(uri)}: {scheme}:// needs the package {package}; run pip install {package}"
             ) from error
         fs = DRIVERS[scheme]
     return fs, str(fs._strip_protocol(f"{scheme}://{rest}"))

@@ -16,6 +16,7 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import archives
 from nightshift.common.ledger.jobs.archives import Archive, ArchiveFile
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.public_text import private
 from nightshift.common.states import ArchiveState
 from nightshift.common.text import counted
 from nightshift.producer.archive import table_files
@@ -63,7 +64,9 @@ def _write(ledger: Ledger, job: Job, archive: Archive, rest: Rest) -> list[Archi
     # A folder that is not mounted looks like one that is empty.
     manifest = part_names.final(job.output_uri, part_names.MANIFEST)
     if not storage.exists(manifest, links=False):
-        raise BadInput(f"{manifest} is not there: the batches of job {job.id} stay in the ledger")
+        raise BadInput(
+            f"{private(manifest)} is not there: the batches of job {job.id} stay in the ledger"
+        )
     files = [table_files.write(ledger, job, archive, table, rest) for table in archives.TABLES]
     reached(Moment.ARCHIVING)
     for file in files:

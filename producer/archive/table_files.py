@@ -17,6 +17,7 @@ from nightshift.common.ledger import Connection, Ledger
 from nightshift.common.ledger.jobs import archives
 from nightshift.common.ledger.jobs.archives import Archive, ArchiveFile
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.public_text import private
 from nightshift.producer.submit import owned_files
 
 T = TypeVar("T")
@@ -107,10 +108,12 @@ def prove(job: Job, file: ArchiveFile) -> None:
         )
         rows = sum(batch.num_rows for batch in read(job, file)) if same else None
     except FileNotFoundError as error:
-        raise BadInput(f"{uri} is gone: the batches of job {job.id} were archived there") from error
+        raise BadInput(
+            f"{private(uri)} is gone: the batches of job {job.id} were archived there"
+        ) from error
     if rows != file.rows:
         raise BadInput(
-            f"{uri} is not the file that was written: the batches of job {job.id} were archived there"
+            f"{private(uri)} is not the file that was written: the batches of job {job.id} were archived there"
         )
 
 

@@ -14,6 +14,7 @@ from nightshift.common.formats import input_copies, owner_marker, part_names
 from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.jobs import deletions, jobs
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.public_text import marked, private
 from nightshift.common.settings import Settings
 from nightshift.common.text import counted, counted_batches, first_few
 from nightshift.producer import under_way, wings
@@ -102,7 +103,7 @@ def _refuse_unowned(ledger: Ledger, job: Job) -> None:
             "has no owner marker" if found is None else "belongs to another job or ledger by now"
         )
         raise BadInput(
-            f"{job.output_uri} {whose}: delete the files there yourself, and the job without --output"
+            f"{private(job.output_uri)} {whose}: delete the files there yourself, and the job without --output"
         )
 
 
@@ -123,7 +124,7 @@ def _delete_files(ledger: Ledger, job: Job, in_use: Container[str]) -> int:
         for uri in owned_files.held(ledger, job, uris):
             storage.delete(uri)
     except LeaseLost as lost:
-        raise BadInput(str(lost)) from lost
+        raise BadInput(marked(lost)) from lost
     with ledger.transaction() as connection:
         jobs.lock(connection, job.id)
         output_directory.warn_left(job, storage.delete_all(output_directory.left_by_killed(job)))

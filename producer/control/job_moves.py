@@ -8,6 +8,7 @@ from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.jobs import jobs, spending, table_commits
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.public_text import marked
 from nightshift.producer import under_way
 from nightshift.producer.advice.advice import Need, advise, goes_on, nobody_works, subject
 from nightshift.producer.advice.here import FLEET, Here
@@ -48,7 +49,7 @@ def resume(
             spending.refuse_spent(connection, job_id)
         except BadInput as error:
             spent = replace(subject(job), reason=str(error))
-            raise BadInput(f"{error}: `{advise(Need.RESUME, here, spent)}`") from error
+            raise BadInput(f"{marked(error)}: `{advise(Need.RESUME, here, spent)}`") from error
         jobs.resume(connection, job_id)
 
     return _moved(ledger, job, "resume", go_on, nobody_works(here, job), seen)

@@ -7,6 +7,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.jobs import deadlines, job_changes, jobs, spending
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.public_text import marked
 from nightshift.common.spec import finish_by
 from nightshift.common.spec.changes import NONE
 from nightshift.common.states import JobState
@@ -59,7 +60,7 @@ def _change_deadline(connection: Connection, job_id: int, value: str) -> Changes
         try:
             moment = finish_by.moment(value, datetime.now().astimezone())
         except ValueError as error:
-            raise BadInput(f"--finish-by: {error}") from error
+            raise BadInput(f"--finish-by: {marked(error)}") from error
     before = deadlines.finish_by(connection, job_id)
     if before == moment:
         return {}

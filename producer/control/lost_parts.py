@@ -6,6 +6,7 @@ from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.batches import lost_parts
 from nightshift.common.ledger.jobs import generations, jobs
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.public_text import private
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.text import counted, plural
 from nightshift.producer import retry, under_way, wings
@@ -33,7 +34,7 @@ def redo(
     lost = part_files.missing(ledger, job)
     if lost and not sure and owner_marker.read(job.output_uri) is None:
         raise BadInput(
-            f"{counted(len(lost), 'part')} of job {job.id} {plural(len(lost), 'is', 'are')} gone from {job.output_uri}, and so is the marker "
+            f"{counted(len(lost), 'part')} of job {job.id} {plural(len(lost), 'is', 'are')} gone from {private(job.output_uri)}, and so is the marker "
             "of its owner: is this the right store, and mounted? With --yes they run again"
         )
     if lost:

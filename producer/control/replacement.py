@@ -9,6 +9,7 @@ from nightshift.common.ledger import Connection, Ledger
 from nightshift.common.ledger.jobs import jobs, replacements
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.jobs.replacements import Refusal
+from nightshift.common.public_text import private
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.producer.control import deletion
@@ -60,5 +61,5 @@ def _error(job: Job, refusal: Refusal) -> BadInput:
         "try again later" if refusal.is_temporary else "choose another output directory with --out"
     )
     return BadInput(
-        f"{job.label}, which uses the output directory {job.output_uri}, cannot be replaced: {refusal.reason}; {then}"
+        f"{job.label}, which uses the output directory {private(job.output_uri)}, cannot be replaced: {refusal.reason}; {then}"
     )

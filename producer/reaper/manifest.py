@@ -13,6 +13,7 @@ from nightshift.common.ledger.jobs import generations, input_versions, jobs
 from nightshift.common.ledger.jobs.generations import Generation
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import live_parts
+from nightshift.common.public_text import private
 from nightshift.common.spec import GenerateTask, JobSpec
 from nightshift.common.states import JobState
 from nightshift.producer.results import part_files
@@ -71,7 +72,7 @@ def part_names_in(job: Job) -> list[str]:
         return []
     if len(text) > MOST_BYTES:
         raise BadInput(
-            f"{uri} has more than {MOST_BYTES:,} bytes, which no manifest of ours has: move the file "
+            f"{private(uri)} has more than {MOST_BYTES:,} bytes, which no manifest of ours has: move the file "
             "away; parts that this file alone names then stay where they are"
         )
     try:

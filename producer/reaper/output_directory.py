@@ -18,6 +18,7 @@ from nightshift.common.ledger.batches import commits
 from nightshift.common.ledger.jobs import generations, job_end, table_commits
 from nightshift.common.ledger.jobs.generations import Generation
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.public_text import private
 from nightshift.common.text import counted, first_few, plural
 from nightshift.producer.results import part_files
 from nightshift.producer.submit import owned_files
@@ -130,7 +131,7 @@ def sweep_parts(ledger: Ledger, job: Job) -> bool:
     # The rows of a part that a table has are in the table, whoever has compacted them there.
     if missing := found.missing(live - in_table):
         raise Permanent(
-            f"{counted(len(missing), 'part')} that the ledger names {plural(len(missing), 'is', 'are')} not in {job.output_uri}, one is "
+            f"{counted(len(missing), 'part')} that the ledger names {plural(len(missing), 'is', 'are')} not in {private(job.output_uri)}, one is "
             f"{min(missing)}: {part_files.way_back(job)}"
         )
     with ledger.transaction() as connection:

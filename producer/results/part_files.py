@@ -23,6 +23,7 @@ from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs.generations import Generation
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import live_parts
+from nightshift.common.public_text import private
 from nightshift.common.states import JobState
 from nightshift.common.text import kept_message, one_line
 from nightshift.producer.closed_jobs import readable
@@ -150,7 +151,7 @@ def place(job: Job, name: str) -> str:
     uri = part_names.located(job.output_uri, name)
     if uri is None:
         raise SourceChanged(
-            f"{part_names.final(job.output_uri, name)} is gone, the part of some rows: {way_back(job)}"
+            f"{private(part_names.final(job.output_uri, name))} is gone, the part of some rows: {way_back(job)}"
         )
     return uri
 

@@ -12,6 +12,7 @@ from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.jobs import job_submit, watches
 from nightshift.common.ledger.jobs.generations import Source
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.public_text import private
 from nightshift.common.settings import Settings
 from nightshift.common.spec.table_uris import names_table
 from nightshift.common.states import JobState
@@ -124,7 +125,9 @@ def _changes(ledger: Ledger, job: Job, listing: Listing, *, by_name: bool) -> Ch
     own = job.output_uri.rstrip("/") + "/"
     for info in listing.files:
         if info.uri.startswith(own):
-            raise BadInput(f"the input {info.uri} lies inside the output directory {own}")
+            raise BadInput(
+                f"the input {private(info.uri)} lies inside the output directory {private(own)}"
+            )
     with ledger.transaction() as connection:
         planned = watches.all_planned_facts(connection, job.id)
         elsewhere = watches.named_files(connection, job.id)

@@ -15,6 +15,7 @@ from nightshift.common.formats.arrow_types import arrow_type
 from nightshift.common.formats.csv.records import other_delimiter
 from nightshift.common.formats.parquet.column_types import written_schema
 from nightshift.common.formats.table_types import TITLES, NoTableType
+from nightshift.common.public_text import marked, private
 from nightshift.common.spec import GenerateTask, JobSpec, finish_by
 from nightshift.common.spec.tasks.template_arguments import column_of
 from nightshift.common.storage import FileInfo
@@ -41,7 +42,7 @@ def check_output(spec: JobSpec, infos: Sequence[FileInfo], *, adopting: bool = F
         storage.list_names(f"{output}/{name}")  # refuses a link
     if any(map(part_names.is_result, names)) and not adopting:
         raise BadInput(
-            f"{output} holds the parts of a job that this ledger does not know: name another "
+            f"{private(output)} holds the parts of a job that this ledger does not know: name another "
             "output directory, or empty it"
         )
     refuse_inside_output(spec, infos)
@@ -53,7 +54,9 @@ def refuse_inside_output(spec: JobSpec, infos: Sequence[FileInfo]) -> None:
     for info in infos:
         own = info.uri.startswith(f"{output}/{part_names.JUDGED}/")
         if info.uri.startswith(f"{output}/") and not own:
-            raise BadInput(f"the input {info.uri} lies inside the output directory {output}")
+            raise BadInput(
+                f"the input {private(info.uri)} lies inside the output directory {private(output)}"
+            )
     refuse_read_as_input(spec, "the output directory", output, f"part-0.{spec.output.format}")
 
 
@@ -62,7 +65,7 @@ def moment_of(finish_by_text: str) -> datetime:
     try:
         return finish_by.moment(finish_by_text, datetime.now().astimezone())
     except ValueError as error:
-        raise BadInput(f"limits.finish_by: {error}") from error
+        raise BadInput(f"limits.finish_by: {marked(error)}") from error
 
 
 def files_beside(output_uri: str) -> tuple[str, ...]:
@@ -88,7 +91,7 @@ def refuse_foreign_rows(output_uri: str, suffix: str, beside: Sequence[str]) -> 
             foreign += [file.uri.removeprefix(f"{output_uri}/") for file in below]
     if foreign:
         raise BadInput(
-            f"{output_uri} holds {first_few(foreign, 3)}, which no job has written: readers of the directory would "
+            f"{private(output_uri)} holds {first_few(foreign, 3)}, which no job has written: readers of the directory would "
             "take its rows for answers; move the file, or name another output directory"
         )
 
@@ -103,11 +106,11 @@ def refuse_read_as_input(spec: JobSpec, what: str, folder: str, name: str) -> No
         # A folder that a pattern matches is read to its bottom.
         if any(storage.is_pattern_over(uri, place) for place in places):
             raise BadInput(
-                f"{what} {folder} lies under the input {uri}: its files would be read as input"
+                f"{what} {private(folder)} lies under the input {private(uri)}: its files would be read as input"
             )
         if folder == plain or folder.startswith(f"{plain}/"):
             raise BadInput(
-                f"{what} {folder} lies inside the input {plain}: its files would be read as input"
+                f"{what} {private(folder)} lies inside the input {private(plain)}: its files would be read as input"
             )
 
 
@@ -263,12 +266,12 @@ def check_table_types(spec: JobSpec, inputs: pa.Schema) -> None:
         output_schema.bare_schema(spec, inputs)
     except NoTableType as error:
         raise BadInput(
-            f"{error}: leave the column out of the output, or write the input with another type"
+            f"{marked(error)}: leave the column out of the output, or write the input with another type"
         ) from error
     try:
         output_schema.output_schema(spec, inputs)
     except NoTableType as error:
-        raise BadInput(f"{error}: name another type in output.schema") from error
+        raise BadInput(f"{marked(error)}: name another type in output.schema") from error
     except ValueError:
         pass  # no type at all: `fixed_output_schema` says so
 
@@ -296,7 +299,7 @@ def check_declared_types(spec: JobSpec) -> None:
         try:
             arrow_type(alias)
         except ValueError as error:
-            raise BadInput(f"output.schema: the column {name!r}: {error}") from error
+            raise BadInput(f"output.schema: the column {name!r}: {marked(error)}") from error
 
 
 def fixed_output_schema(spec: JobSpec, inputs: pa.Schema) -> bytes | None:
@@ -304,5 +307,5 @@ def fixed_output_schema(spec: JobSpec, inputs: pa.Schema) -> bytes | None:
     try:
         schema = output_schema.output_schema(spec, inputs)
     except ValueError as error:
-        raise BadInput(f"output.schema: {error}") from error
+        raise BadInput(f"output.schema: {marked(error)}") from error
     return None if schema is None else output_schema.serialize(schema)

@@ -16,6 +16,7 @@ from nightshift.common.ledger.jobs import (
     watches,
 )
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.public_text import private
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
@@ -65,7 +66,7 @@ def existing_job(
     advice = REPLACE if can_replace else ""
     if new:
         raise BadInput(
-            f"{spec.output.uri} is the output of job {job.id}: --new wants another output directory"
+            f"{private(spec.output.uri)} is the output of job {job.id}: --new wants another output directory"
         )
     if job.spec_identity != spec.identity:
         _refuse_other_spec(ledger, job, spec, advice)
@@ -116,7 +117,7 @@ def _refuse_other_spec(ledger: Ledger, job: Job, spec: JobSpec, advice: str) -> 
         )
     places = first_few(differing_sections(job.spec, spec), 3)
     raise BadInput(
-        f"{spec.output.uri} is the output of job {job.id} ({job.spec.name}), whose spec differs"
+        f"{private(spec.output.uri)} is the output of job {job.id} ({job.spec.name}), whose spec differs"
         f"{places and f' in {places}'}: a changed spec is another job, which needs another output "
         f"directory: `--out {storage.as_typed(free)}`{advice}"
     )

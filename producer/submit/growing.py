@@ -9,6 +9,7 @@ from nightshift.common.ledger import Connection, Ledger
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.jobs import generations, jobs, table_commits, watches
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.public_text import private
 from nightshift.common.spec import RequestsTask
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo
@@ -70,7 +71,9 @@ def unknown(connection: Connection, job: Job, files: Sequence[SourceFile]) -> se
     known = watches.planned_facts(connection, job.id, [file.uri for file in files])
     for file in files:
         if known.get(file.uri, (file.size, file.fingerprint)) != (file.size, file.fingerprint):
-            raise BadInput(f"{file.uri} changed since job {job.id} planned it: append again")
+            raise BadInput(
+                f"{private(file.uri)} changed since job {job.id} planned it: append again"
+            )
     return {file.uri for file in files} - known.keys()
 
 

@@ -41,6 +41,7 @@ from nightshift.common.ledger.jobs.generations import End, Source
 from nightshift.common.ledger.jobs.job_roots import UNBOUND, Admitted
 from nightshift.common.ledger.jobs.job_submit import NewJob
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.public_text import private
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, RequestsTask, digest
 from nightshift.common.spec.sections import OutputSpec
@@ -182,7 +183,7 @@ def take_in(intake: Intake) -> None:
     if intake.answer is None:
         folder = input_copies.folder(intake.output_uri)
         raise StorageUnavailable(
-            f"copies of {intake.files[0].uri} in {folder} vanish: append again"
+            f"copies of {private(intake.files[0].uri)} in {private(folder)} vanish: append again"
         )
 
 
@@ -394,7 +395,9 @@ def store_job(intake: Intake) -> None:
             # Whoever removes copies of a refused submit holds the same lock.
             job_submit.lock_output(connection, output_uri)
             if not convert.are_there(spec.input, output_uri, ordered.files):
-                raise BadInput(f"copies of the input in {output_uri} are gone: submit again")
+                raise BadInput(
+                    f"copies of the input in {private(output_uri)} are gone: submit again"
+                )
             job_id = job_submit.insert(connection, new, ordered.files)
             batches = job_submit.insert_batches(
                 connection, job_id, ordered.files, ordered.batches()

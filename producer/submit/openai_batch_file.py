@@ -13,6 +13,7 @@ from nightshift.common.formats import known, reading, streams
 from nightshift.common.formats.jsonl.examine import HEAD_ROWS
 from nightshift.common.formats.jsonl.lines import is_blank, parse_line
 from nightshift.common.formats.jsonl.openai_batch import id_of
+from nightshift.common.public_text import private, public
 from nightshift.common.spec import JobSpec, RequestsTask
 from nightshift.common.spec.tasks.requests import ENDPOINTS
 from nightshift.common.storage import FileInfo
@@ -47,7 +48,7 @@ def with_endpoint(spec: JobSpec, infos: Sequence[FileInfo]) -> JobSpec:
             continue
         if url not in ENDPOINTS:
             raise BadInput(
-                f"{line.uri} line {line.number}: the url is {str(url)[:100]!r}; the supported urls are "
+                f"{private(line.uri)} line {line.number}: the url is {public(repr(str(url)[:100]))}; the supported urls are "
                 f"{', '.join(ENDPOINTS)}"
             )
         return spec.model_copy(update={"task": task.model_copy(update={"endpoint": url})})
@@ -72,8 +73,8 @@ def check_unique_ids(infos: Sequence[FileInfo], limit: int | None = None) -> Non
         first = first_lines.setdefault(request_id, line)
         if first is not line:
             raise BadInput(
-                f"the custom_id {request_id[:100]!r} stands twice, in {first.uri} line "
-                f"{first.number} and in {line.uri} line {line.number}: every request needs one of "
+                f"the custom_id {request_id[:100]!r} stands twice, in {private(first.uri)} line "
+                f"{first.number} and in {private(line.uri)} line {line.number}: every request needs one of "
                 "its own"
             )
 

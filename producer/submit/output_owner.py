@@ -19,6 +19,7 @@ from nightshift.common.ledger import Ledger, schema
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import job_submit, jobs
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.public_text import private
 
 MOST_FOLDERS = 1000
 """Folders in an output directory that are looked into for the marker of another job."""
@@ -49,7 +50,7 @@ def refuse_owned(output_uri: str) -> None:
     """BadInput for a directory with an owner, where there is no ledger that the owner may be of."""
     if owner_marker.read(output_uri) is not None:
         raise BadInput(
-            f"{output_uri} belongs to a job in another ledger, and this folder has none: run the "
+            f"{private(output_uri)} belongs to a job in another ledger, and this folder has none: run the "
             "command where that job ran, name another output directory or, if that ledger is "
             "lost, take the directory over with --adopt (adopt=True in Python)"
         )
@@ -131,7 +132,9 @@ class OwnedDirectory:
         found = found or self.marker()
         if found is None:
             uri = owner_marker.place(self.uri)
-            raise BadInput(f"{uri} cannot be read: remove it if no job writes to its directory")
+            raise BadInput(
+                f"{private(uri)} cannot be read: remove it if no job writes to its directory"
+            )
         self._take_over(connection, found)
 
     def release(self) -> None:
@@ -180,7 +183,7 @@ class OwnedDirectory:
             storage.write_bytes(owner_marker.place(self.uri), self.owner.encoded())
         elif is_other:
             raise BadInput(
-                f"{self.uri} is the output of a job that is submitted at this moment: name another "
+                f"{private(self.uri)} is the output of a job that is submitted at this moment: name another "
                 "output directory, or submit again when that job was refused"
             )
 
@@ -208,17 +211,17 @@ class OwnedDirectory:
             return
         if claim is Claim.SAME_JOB_ELSEWHERE:
             raise BadInput(
-                f"{self.uri} belongs to this job in another ledger: let the job continue there or, if "
+                f"{private(self.uri)} belongs to this job in another ledger: let the job continue there or, if "
                 "that ledger is lost, take the directory over with --adopt (adopt=True in Python)"
             )
         if claim is Claim.OTHER_LEDGER:
             raise BadInput(
-                f"{self.uri} belongs to another job in another ledger: name another output directory"
+                f"{private(self.uri)} belongs to another job in another ledger: name another output directory"
             )
         job = jobs.by_identity(connection, found.identity)
         if job is not None:
             raise BadInput(
-                f"{self.uri} and {job.output_uri} are the same directory, the output of job {job.id} "
+                f"{private(self.uri)} and {private(job.output_uri)} are the same directory, the output of job {job.id} "
                 f"({job.spec.name}): choose another output directory"
             )
 
@@ -243,12 +246,12 @@ def _refuse_neighbours(ledger: Ledger, output_uri: str) -> None:
     for folder in storage.enclosing(output_uri):
         if _has_marker(folder):
             raise BadInput(
-                f"{output_uri} lies inside {folder}, the output directory of another job: name a "
+                f"{private(output_uri)} lies inside {private(folder)}, the output directory of another job: name a "
                 "directory outside it"
             )
     for folder in _owned_below(output_uri):
         raise BadInput(
-            f"{output_uri} contains {folder}, the output directory of another job: name a "
+            f"{private(output_uri)} contains {private(folder)}, the output directory of another job: name a "
             "directory beside it"
         )
     # The ledger is asked, too: the marker may have been removed.
@@ -257,7 +260,7 @@ def _refuse_neighbours(ledger: Ledger, output_uri: str) -> None:
     if known is not None:
         job_id, uri = known
         raise BadInput(
-            f"{output_uri} {'lies inside' if output_uri.startswith(uri) else 'contains'} {uri}, the output "
+            f"{private(output_uri)} {'lies inside' if output_uri.startswith(uri) else 'contains'} {private(uri)}, the output "
             f"of job {job_id}: name a directory beside it"
         )
 
@@ -273,7 +276,7 @@ def _owned_below(output_uri: str) -> Iterator[str]:
     for count, (folder, names) in enumerate(storage.folders(output_uri)):
         if count > MOST_FOLDERS:
             raise BadInput(
-                f"{output_uri} has more than {MOST_FOLDERS:,} folders in it: name a directory for "
+                f"{private(output_uri)} has more than {MOST_FOLDERS:,} folders in it: name a directory for "
                 "this output alone"
             )
         if count and part_names.OWNER in names:

@@ -18,6 +18,7 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.public_text import marked
 from nightshift.common.storage.streams import Content
 from nightshift.producer.submit.output_owner import OwnedDirectory
 
@@ -85,7 +86,7 @@ def lock(connection: Connection, job: Job) -> None:
     try:
         jobs.lock(connection, job.id)
     except BadInput as error:
-        raise LeaseLost(str(error)) from error
+        raise LeaseLost(marked(error)) from error
 
 
 def _hold(connection: Connection, directory: OwnedDirectory, job: Job) -> None:

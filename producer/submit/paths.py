@@ -4,6 +4,7 @@ from pathlib import Path
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
+from nightshift.common.public_text import private
 from nightshift.common.spec import InputSpec, JobSpec, TransformersEngineSpec, VllmEngineSpec
 from nightshift.common.spec.table_uris import DELTA
 
@@ -14,7 +15,7 @@ def resolved(spec: JobSpec) -> JobSpec:
     if isinstance(engine, VllmEngineSpec | TransformersEngineSpec):
         folder = Path(engine.model)
         if engine.model.startswith(("./", "../")) and not folder.is_dir():
-            raise BadInput(f"engine.model {engine.model} is not a folder on this machine")
+            raise BadInput(f"engine.model {private(engine.model)} is not a folder on this machine")
         if folder.is_dir():
             engine = engine.model_copy(update={"model": str(folder.resolve())})
     output: dict[str, object] = {"uri": storage.resolve(spec.output.uri).rstrip("/")}

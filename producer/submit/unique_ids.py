@@ -8,6 +8,7 @@ import pyarrow as pa
 from nightshift.common.descriptor import Descriptor, RowRanges
 from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
 from nightshift.common.formats.values import to_list
+from nightshift.common.public_text import marked
 from nightshift.common.spec import JobSpec, RequestsTask
 from nightshift.common.text import counted, kept_message, one_line, plural
 from nightshift.producer.external_sort.repeats import RepeatCount, Repeats
@@ -65,7 +66,9 @@ def _read(reader: PlanReader, piece: Descriptor, column: str) -> Ids:
     try:
         rows = reader.read(piece, [])
     except SourceChanged as error:
-        raise StorageUnavailable(f"{error}, while its ids were read: submit again") from error
+        raise StorageUnavailable(
+            f"{marked(error)}, while its ids were read: submit again"
+        ) from error
     return rows.numbers, rows.whole().column(column)
 
 

@@ -12,6 +12,7 @@ from nightshift.common.formats.parquet.column_types import written_schema
 from nightshift.common.ledger import Connection, Ledger
 from nightshift.common.ledger.jobs import table_commits
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.public_text import private
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
@@ -58,11 +59,11 @@ def check_job(
         seen, written_schema(known), replaces=mode in ("overwrite", "merge"), merges=merges
     )
     if why is not None:
-        raise BadInput(f"the rows do not fit the table {spec.output.table.title}: {why}")
+        raise BadInput(f"the rows do not fit the table {private(spec.output.table.title)}: {why}")
     own = f"{spec.output.uri}/"
     if any(name.startswith(own) for name in table.names(seen)):
         raise BadInput(
-            f"the table {spec.output.table.title} has files in {spec.output.uri} already, which a new job would write "
+            f"the table {private(spec.output.table.title)} has files in {private(spec.output.uri)} already, which a new job would write "
             "over: name another output directory"
         )
     return _Noted(seen.version)
@@ -74,8 +75,8 @@ def _looked_at(spec: JobSpec, settings: Settings) -> tuple[Table, Seen]:
     root = spec.output.table.uri
     if root is not None and not spec.output.uri.startswith(f"{root}/"):
         raise BadInput(
-            f"output.uri {spec.output.uri} does not lie below the table {root}, whose files its parts become: say "
-            f"output.uri: {root}/_jobs/{spec.name}"
+            f"output.uri {private(spec.output.uri)} does not lie below the table {private(root)}, whose files its parts become: say "
+            f"output.uri: {private(f'{root}/_jobs/{spec.name}')}"
         )
     seen = table.look()
     storage.check_roots(table.places(seen), settings.allowed_roots)
@@ -105,7 +106,7 @@ def check_retry(
     if gone:
         raise BadInput(
             f"{first_few(gone, 3)} of job {job.id} {'is' if len(gone) == 1 else 'are'} no file of the table "
-            f"{job.spec.output.table.title} any more, since somebody compacted, changed or deleted rows there: new "
+            f"{private(job.spec.output.table.title)} any more, since somebody compacted, changed or deleted rows there: new "
             "answers could not take the place of the old ones; submit the rows as a job of their own"
         )
 

@@ -18,6 +18,7 @@ from nightshift.common.formats.parquet.column_types import written_schema
 from nightshift.common.formats.parquet.footer import read_footer
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.jobs.table_commits import TableFile
+from nightshift.common.public_text import private
 from nightshift.common.text import counted
 from nightshift.producer.results import part_files
 from nightshift.producer.tables.table import CommitRefused, DataFile
@@ -81,7 +82,7 @@ class PartsOfTable:
         found = self._looked_at(part, uri)
         if found.bytes != part.bytes:
             raise CommitRefused(
-                f"{uri} has {counted(found.bytes, 'byte')}, and the ledger says {part.bytes:,}: {self._way_back}"
+                f"{private(uri)} has {counted(found.bytes, 'byte')}, and the ledger says {part.bytes:,}: {self._way_back}"
             )
         return found
 
@@ -103,13 +104,15 @@ class PartsOfTable:
             footer = read_footer(uri)
         except (FileNotFoundError, BadInput) as error:
             why = "is gone" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
-            raise CommitRefused(f"{uri} {why}: {self._way_back}") from error
+            raise CommitRefused(f"{private(uri)} {why}: {self._way_back}") from error
         columns = footer.schema.remove_metadata()
         if not _bare(columns).equals(_bare(self.schema)):
-            raise CommitRefused(f"{uri} has other columns than the job: {columns.to_string()}")
+            raise CommitRefused(
+                f"{private(uri)} has other columns than the job: {columns.to_string()}"
+            )
         if footer.starts[-1] != part.rows:
             raise CommitRefused(
-                f"{uri} holds {counted(footer.starts[-1], 'row')}, and the ledger says {part.rows:,}: {self._way_back}"
+                f"{private(uri)} holds {counted(footer.starts[-1], 'row')}, and the ledger says {part.rows:,}: {self._way_back}"
             )
         return DataFile(uri, size, part.rows, *statistics(footer.metadata))
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, StorageUnavailable
+from nightshift.common.public_text import marked, private
 from nightshift.common.system_errors import told
 from nightshift.producer.tables import columns, delta_log
 from nightshift.producer.tables.store_options import storage_options
@@ -69,10 +70,12 @@ class DeltaTables:
         except exceptions.TableNotFoundError:
             return Seen()
         except exceptions.DeltaProtocolError as error:
-            raise BadInput(f"the table {self.root} cannot be read: {error}") from error
+            raise BadInput(
+                f"the table {private(self.root)} cannot be read: {marked(error)}"
+            ) from error
         except (exceptions.DeltaError, OSError) as error:
             raise StorageUnavailable(
-                f"the table {self.root} cannot be read now: {told(error)}"
+                f"the table {private(self.root)} cannot be read now: {told(error)}"
             ) from error
         return Seen(str(handle.version()), pa.schema(handle.schema().to_arrow()), handle)
 
@@ -155,21 +158,25 @@ class DeltaTables:
             return self._write(seen.handle, change, properties)
         except exceptions.CommitFailedError as error:
             raise CommitLost(
-                f"{self.root} does not take a commit to its version {seen.version}: {error}"
+                f"{private(self.root)} does not take a commit to its version {seen.version}: {marked(error)}"
             ) from error
         except exceptions.DeltaError as error:
             # Whoever makes a table second is told so in an error that has no type of its own.
             now = self.look()
             if now.version != seen.version:
-                raise CommitLost(f"{self.root} has the version {now.version} by now") from error
+                raise CommitLost(
+                    f"{private(self.root)} has the version {now.version} by now"
+                ) from error
             if isinstance(error, exceptions.DeltaProtocolError | exceptions.SchemaMismatchError):
-                raise CommitRefused(f"the table {self.root} cannot be written: {error}") from error
+                raise CommitRefused(
+                    f"the table {private(self.root)} cannot be written: {marked(error)}"
+                ) from error
             raise StorageUnavailable(
-                f"the table {self.root} cannot be written now: {told(error)}"
+                f"the table {private(self.root)} cannot be written now: {told(error)}"
             ) from error
         except OSError as error:
             raise StorageUnavailable(
-                f"the table {self.root} cannot be written now: {told(error)}"
+                f"the table {private(self.root)} cannot be written now: {told(error)}"
             ) from error
 
     def _create(self, change: Change, properties: Any) -> str:
@@ -237,13 +244,15 @@ class DeltaTables:
             uri = delta_log.data_uri(self.root, path)
             if not uri.startswith(f"{self.root}/"):
                 raise CommitRefused(
-                    f"the log of {self.root} names the file {uri}, which does not lie below the table: no rows are merged"
+                    f"the log of {private(self.root)} names the file {private(uri)}, which does not lie below the table: no rows are merged"
                 )
             storage.check_object(uri)
             try:
                 storage.stat(uri)
             except FileNotFoundError as error:
-                raise CommitRefused(f"the file {uri} of {self.root} is gone") from error
+                raise CommitRefused(
+                    f"the file {private(uri)} of {private(self.root)} is gone"
+                ) from error
 
     def _path(self, uri: str) -> str:
         return uri.removeprefix(f"{self.root}/")

@@ -22,6 +22,7 @@ from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats.parquet.foreign_footer import open_parquet
 from nightshift.common.formats.streams import content_errors
+from nightshift.common.public_text import marked, private
 
 FOLDER = "_delta_log"
 
@@ -64,7 +65,7 @@ def check_place(root: str) -> None:
     """
     check_log(root)
     if not storage.list_names(f"{root}/{FOLDER}"):
-        raise BadInput(f"{root} is no Delta table: there is no {FOLDER} in it")
+        raise BadInput(f"{private(root)} is no Delta table: there is no {FOLDER} in it")
 
 
 def check_log(root: str) -> None:
@@ -78,7 +79,9 @@ def check_log(root: str) -> None:
     inside = (Path(at, name) for at, *names in os.walk(log) for name in chain(*names))
     for path in chain([folder], inside):
         if path.is_symlink():
-            raise BadInput(f"{path} is a link, and links in the log of a table are not followed")
+            raise BadInput(
+                f"{private(path)} is a link, and links in the log of a table are not followed"
+            )
 
 
 def check_sidecars(root: str) -> None:
@@ -89,7 +92,9 @@ def check_sidecars(root: str) -> None:
         uri = f"{root}/{FOLDER}/{name}"
         for path in _sidecars(uri):
             if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", path):
-                raise BadInput(f"{uri} names a file {path!r}, which does not lie beside it")
+                raise BadInput(
+                    f"{private(uri)} names a file '{private(path)}', which does not lie beside it"
+                )
 
 
 def _sidecars(uri: str) -> Iterator[str]:
@@ -114,14 +119,16 @@ def data_uri(root: str, path: str) -> str:
     """
     is_absolute = path.startswith(ABSOLUTE)
     if ODD.search(path) or (SCHEME.match(path) and not is_absolute) or path.startswith("//"):
-        raise BadInput(f"the log of {root} names a file {path!r}, which is no address of a file")
+        raise BadInput(
+            f"the log of {private(root)} names a file '{private(path)}', which is no address of a file"
+        )
     if not is_absolute and not path.startswith("/"):
         return storage.resolve(f"{root}/{unquote(path)}")
     # A file:// address is decoded by storage itself.
     uri = storage.resolve(path if is_absolute and path.startswith("file:") else unquote(path))
     if storage.is_local(uri) and not storage.is_local(root):
         raise BadInput(
-            f"the log of {root} names a file {path!r} of a machine: copy it into the store"
+            f"the log of {private(root)} names a file '{private(path)}' of a machine: copy it into the store"
         )
     return uri
 
@@ -146,7 +153,7 @@ def commit(root: str, version: int) -> list[dict[str, Any]] | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise BadInput(f"{uri} cannot be read: {error}") from error
+        raise BadInput(f"{private(uri)} cannot be read: {marked(error)}") from error
 
 
 def check_files(root: str, named: Iterable[Named], read: Collection[str]) -> None:
@@ -163,7 +170,7 @@ def check_files(root: str, named: Iterable[Named], read: Collection[str]) -> Non
                 # Of other files a vacuum may have taken some.
                 if data in read:
                     raise BadInput(
-                        f"the file {uri} of {root} is gone, as after a vacuum"
+                        f"the file {private(uri)} of {private(root)} is gone, as after a vacuum"
                     ) from error
 
 

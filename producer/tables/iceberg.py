@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from nightshift.common import storage
 from nightshift.common.errors import StorageUnavailable
+from nightshift.common.public_text import marked, private
 from nightshift.common.settings import Settings
 from nightshift.common.system_errors import told
 from nightshift.producer.tables import catalogs, columns
@@ -112,15 +113,15 @@ class IcebergTables:
                 return version_of(transaction.commit_transaction())
         except (CommitFailedException, TableAlreadyExistsError, ValidationException) as error:
             raise CommitLost(
-                f"{self.title} does not take a commit to its version {seen.version}: {error}"
+                f"{private(self.title)} does not take a commit to its version {seen.version}: {marked(error)}"
             ) from error
         except CommitStateUnknownException as error:
             raise StorageUnavailable(
-                f"the catalog did not say whether {self.title} has the commit"
+                f"the catalog did not say whether {private(self.title)} has the commit"
             ) from error
         except OSError as error:
             raise StorageUnavailable(
-                f"the table {self.title} cannot be written now: {told(error)}"
+                f"the table {private(self.title)} cannot be written now: {told(error)}"
             ) from error
 
     def _filled(self, seen: Seen, change: Change, in_memory: dict[str, str]) -> Any:

@@ -9,6 +9,7 @@ import fsspec.asyn
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
+from nightshift.common.public_text import private
 from nightshift.common.storage.driver_errors import guard
 
 BOUNDS = {"connect_timeout": "3 seconds", "timeout": "60 seconds"}
@@ -30,7 +31,7 @@ def storage_options(uri: str) -> dict[str, str]:
     """
     if not READ_ALIKE.fullmatch(uri):
         raise BadInput(
-            f"{uri}: the library for Delta reads this name as another one: name the folders around the table with "
+            f"{private(uri)}: the library for Delta reads this name as another one: name the folders around the table with "
             "letters, digits, spaces and . _ - = + , @ ~ : alone"
         )
     if storage.is_local(uri) or not storage.resolve(uri).startswith("s3://"):

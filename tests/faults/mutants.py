@@ -900,8 +900,8 @@ MUTANTS = (
     Mutant(
         "the types of a function's load error",
         "worker/engines/function/host_process.py",
-        'raise EngineLoadFailed(head["problem"], head["causes"])',
-        'raise EngineLoadFailed(head["problem"])',
+        'raise EngineLoadFailed(public(head["problem"]), head["causes"])',
+        'raise EngineLoadFailed(public(head["problem"]))',
         (
             "tests/engine/test_function_host.py::"
             "test_an_error_at_import_or_set_up_concerns_whom_it_would_concern_in_any_engine",

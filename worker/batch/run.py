@@ -13,6 +13,7 @@ from nightshift.common.errors import (
     StageHung,
     StorageUnavailable,
 )
+from nightshift.common.public_text import marked
 from nightshift.worker.batch.finished import Finished
 from nightshift.worker.batch.inference import Inference, LoadedBatch
 from nightshift.worker.batch.load import Loader
@@ -68,7 +69,7 @@ class BatchRunner:
 
     def release(self, batch: HeldBatch, error: Exception) -> None:
         """Releases a batch that cannot run here: a sibling may take it."""
-        self._outcomes.end(batch, StorageUnavailable(str(error)))
+        self._outcomes.end(batch, StorageUnavailable(marked(error)))
 
     def release_unbegun(self, batch: HeldBatch) -> None:
         """Releases a batch in place of its thread: no row of the batch has begun."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from nightshift.common import permits
 from nightshift.common.errors import BadInput, EngineNotHere
+from nightshift.common.public_text import marked, private
 from nightshift.common.settings import Settings
 from nightshift.common.spec import (
     FunctionEngineSpec,
@@ -29,7 +30,7 @@ def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engi
     try:
         permits.check(spec, settings)
     except BadInput as error:
-        raise EngineNotHere(str(error)) from error
+        raise EngineNotHere(marked(error)) from error
     revision = _allowed_revision(spec, settings, revision)
     match spec.engine:
         case FunctionEngineSpec():
@@ -76,11 +77,11 @@ def _installed(library: str, *extras: str) -> Iterator[None]:
     except ImportError as error:
         install = " or ".join(f"nightshift-fleet[{extra}]" for extra in extras)
         raise EngineNotHere(
-            f"{library} cannot be imported on this worker ({error}): install {install}"
+            f"{library} cannot be imported on this worker ({marked(error)}): install {install}"
         ) from error
 
 
 def _check_folder(model: str) -> None:
     """EngineNotHere for a missing folder, which the libraries would look for on the hub."""
     if model.startswith(("/", "./", "../")) and not Path(model).is_dir():
-        raise EngineNotHere(f"the model folder {model} is not on this worker")
+        raise EngineNotHere(f"the model folder {private(model)} is not on this worker")

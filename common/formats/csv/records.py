@@ -22,6 +22,7 @@ from pyarrow import csv
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import source_files
 from nightshift.common.formats.csv.types import CANDIDATES, WHY, Candidate, Types, fitting
+from nightshift.common.public_text import private
 
 BLOCK_BYTES = 16 * 2**20
 """Size of what is parsed at once; no record can be longer."""
@@ -76,7 +77,7 @@ def header(uri: str, head: bytes, delimiter: str) -> list[str]:
     """Column names out of the first bytes of a file; BadInput for names that cannot be used."""
     if (encoding := source_files.wide_encoding(head)) is not None:
         command = source_files.in_utf_8(uri, encoding)
-        raise BadInput(f"{uri} is {encoding}, not UTF-8: convert it with `{command}`")
+        raise BadInput(f"{private(uri)} is {encoding}, not UTF-8: convert it with `{command}`")
     _EncodingCheck(uri).check(head)
     # The file may be a header alone, whose line has no end.
     try:
@@ -86,16 +87,18 @@ def header(uri: str, head: bytes, delimiter: str) -> list[str]:
         if b'"' not in head.strip().partition(b"\n")[0]:
             raise
         raise BadInput(
-            f"{uri}: its header has no end: it opens a quote that nothing closes"
+            f"{private(uri)}: its header has no end: it opens a quote that nothing closes"
         ) from error
     if "" in names:
         raise BadInput(
-            f"{uri}: column {names.index('') + 1} of its header has no name: give it one"
+            f"{private(uri)}: column {names.index('') + 1} of its header has no name: give it one"
         )
     if doubled := sorted({name for name in names if names.count(name) > 1}):
-        raise BadInput(f"{uri}: its header names the column {doubled[0]!r} more than once")
+        raise BadInput(f"{private(uri)}: its header names the column {doubled[0]!r} more than once")
     if WHY in names:
-        raise BadInput(f"{uri}: its header names a column {WHY!r}, which is reserved: rename it")
+        raise BadInput(
+            f"{private(uri)}: its header names a column {WHY!r}, which is reserved: rename it"
+        )
     return names
 
 
@@ -120,7 +123,7 @@ class _EncodingCheck:
             line = self._line + error.object[: error.start].count(b"\n")
             command = source_files.in_utf_8(self._uri)
             raise BadInput(
-                f"{self._uri} line {line}: not UTF-8: convert it, as with `{command}` (that it is Windows-1252 is a guess)"
+                f"{private(self._uri)} line {line}: not UTF-8: convert it, as with `{command}` (that it is Windows-1252 is a guess)"
             ) from error
 
 
@@ -210,7 +213,7 @@ def batches(
         raise
     if not wrong.saw_last:
         row = at + len(wrong.records)
-        place = f"{uri} row {row}" if row else f"{uri}: its header"
+        place = f"{private(uri)} row {row}" if row else f"{private(uri)}: its header"
         raise BadInput(f"{place}: a quote opens a field that is open at the end of the file")
     yield _with_wrong_records(pa.RecordBatch.from_pylist([], reader.schema), at, wrong.records)
 
@@ -232,11 +235,11 @@ def _refuse_wrong_records(uri: str, names: Sequence[str], records: WrongRecords)
     at, why = records[0]
     if at < HEAD_RECORDS:
         if (delimiter := other_delimiter(names)) is not None:
-            raise OtherDelimiter(f"{uri} row {at + 1}: {why}", delimiter)
-        raise BadInput(f"{uri} row {at + 1}: {why}: correct it, or set input.delimiter")
+            raise OtherDelimiter(f"{private(uri)} row {at + 1}: {why}", delimiter)
+        raise BadInput(f"{private(uri)} row {at + 1}: {why}: correct it, or set input.delimiter")
     if len(records) > MOST_WRONG:
         raise BadInput(
-            f"{uri} row {at + 1}: {why}, and so on in more than {MOST_WRONG} records: correct them"
+            f"{private(uri)} row {at + 1}: {why}, and so on in more than {MOST_WRONG} records: correct them"
         )
 
 

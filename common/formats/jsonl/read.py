@@ -14,6 +14,7 @@ from nightshift.common.formats.jsonl.columns import to_table
 from nightshift.common.formats.jsonl.lines import BadLine, content_start, is_blank, parse_row
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.source_files import check_unchanged
+from nightshift.common.public_text import marked, private
 from nightshift.common.row_errors import Failure
 from nightshift.common.states import RowErrorKind
 from nightshift.common.text import counted
@@ -64,7 +65,9 @@ def rows_of(
     positions = [at for at, line in enumerate(lines) if not is_blank(line)]
     wanted = list(descriptor.rows)
     if len(block) < locator.byte_length or wanted[-1] - locator.first_row >= len(positions):
-        raise SourceChanged(f"{source.uri} holds fewer lines than when the job was submitted")
+        raise SourceChanged(
+            f"{private(source.uri)} holds fewer lines than when the job was submitted"
+        )
 
     lines_before: list[int] = []
 
@@ -121,7 +124,7 @@ def part_batches(uri: str, schema: pa.Schema, batch_rows: int) -> Iterator[pa.Re
                 try:
                     rows.append(parse_row(line))
                 except ValueError as error:
-                    raise BadInput(f"{uri} line {number}: {error}") from error
+                    raise BadInput(f"{private(uri)} line {number}: {marked(error)}") from error
             if len(rows) == batch_rows:
                 yield from _batch(uri, rows, schema, number)
                 rows = []
@@ -135,7 +138,7 @@ def _batch(
     table, bad = to_table(rows, schema.names, schema, schema.names)
     if bad:
         raise BadInput(
-            f"{uri} in the {counted(len(rows), 'row')} up to line {number}: {min(bad.items())[1]}"
+            f"{private(uri)} in the {counted(len(rows), 'row')} up to line {number}: {min(bad.items())[1]}"
         )
     batches: list[pa.RecordBatch] = table.cast(schema).to_batches()
     return batches

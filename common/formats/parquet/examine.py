@@ -9,6 +9,7 @@ from nightshift.common.formats.parquet.footer import (
     known_nulls,
     read_footer,
 )
+from nightshift.common.public_text import private
 from nightshift.common.storage import FileInfo
 
 
@@ -18,7 +19,7 @@ def examine(info: FileInfo, _read: FileInfo, wanted: Wanted, limit: int | None) 
     nulls = known_nulls(footer, column) if column is not None else 0
     if nulls:
         raise BadInput(
-            f"{info.uri}: the id column {column!r} has {nulls} nulls; every row needs an id"
+            f"{private(info.uri)}: the id column {column!r} has {nulls} nulls; every row needs an id"
         )
     rows = first_rows(footer, limit)
     return Examined(rows, input_schema(footer), cuts=plan.cuts(info.uri, footer, rows, wanted))

@@ -15,6 +15,7 @@ from nightshift.common.formats.parquet.foreign_footer import (
     UnsoundFooterError,
     checked_metadata,
 )
+from nightshift.common.public_text import marked, private
 
 METADATA_PREFIX = "nightshift."
 """Begins the keys of the provenance in the metadata of a part."""
@@ -41,11 +42,11 @@ def read_footer(uri: str) -> Footer:
     def damaged(error: Exception) -> BadInput:
         if isinstance(error, EncryptedError):
             return BadInput(
-                f"{uri}: {error}, and Nightshift has no keys: write a file without encryption"
+                f"{private(uri)}: {marked(error)}, and Nightshift has no keys: write a file without encryption"
             )
         why = f" ({error})" if isinstance(error, UnsoundFooterError) else ""
         return BadInput(
-            f"{uri}: its Parquet footer is missing or damaged{why}; the file was cut off or is not Parquet: copy "
+            f"{private(uri)}: its Parquet footer is missing or damaged{why}; the file was cut off or is not Parquet: copy "
             "it again"
         )
 
@@ -90,6 +91,6 @@ def decoding(uri: str, what: str, damaged: Callable[[Exception], Exception]) -> 
     try:
         yield
     except MemoryError as error:
-        raise StorageUnavailable(f"{uri}: not enough memory to decode {what}") from error
+        raise StorageUnavailable(f"{private(uri)}: not enough memory to decode {what}") from error
     except (pa.ArrowException, OSError) as error:
         raise damaged(error) from error

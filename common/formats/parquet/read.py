@@ -17,6 +17,7 @@ from nightshift.common.formats.parquet.read_cache import DamagedError, ReadCache
 from nightshift.common.formats.parquet.row_groups import RowGroup, identity
 from nightshift.common.formats.source_files import check_unchanged
 from nightshift.common.formats.values import table_of
+from nightshift.common.public_text import marked, private
 from nightshift.common.row_errors import Failure
 from nightshift.common.states import RowErrorKind
 
@@ -64,7 +65,9 @@ def rows_of(
     for start, stop in descriptor.rows.ranges:
         first, last = start - source.first_row, stop - source.first_row
         if last > footer.starts[-1]:
-            raise SourceChanged(f"{source.uri} holds fewer rows than when the job was submitted")
+            raise SourceChanged(
+                f"{private(source.uri)} holds fewer rows than when the job was submitted"
+            )
         for group, low, high in _spans(footer, first, last) if names else ():
             try:
                 pieces += RowGroup(source, footer, group, names, cache).rows(low, high)
@@ -105,7 +108,7 @@ def _checked_names(uri: str, footer: Footer, columns: Sequence[str] | None) -> t
     names = tuple(dict.fromkeys(footer.schema.names if columns is None else columns))
     for name in names:
         if len(footer.schema.get_all_field_indices(name)) != 1:
-            raise BadInput(f"{uri} has no column {name!r}, or has it twice")
+            raise BadInput(f"{private(uri)} has no column {name!r}, or has it twice")
     return names
 
 
@@ -165,7 +168,11 @@ def part_batches(uri: str, schema: pa.Schema, batch_rows: int) -> Iterator[pa.Re
         # Arrow reads from memory without a call to Python for every piece.
         source = pa.BufferReader(handle.read()) if small else handle
         with decoding(
-            uri, "its rows", lambda error: BadInput(f"{uri} is damaged and cannot be read: {error}")
+            uri,
+            "its rows",
+            lambda error: BadInput(
+                f"{private(uri)} is damaged and cannot be read: {marked(error)}"
+            ),
         ):
             for batch in pq.ParquetFile(source, pre_buffer=not small).iter_batches(batch_rows):
                 bare = batch.replace_schema_metadata(None)

@@ -12,6 +12,7 @@ from nightshift.common.descriptor import Descriptor, SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger.connection import Connection, lift_time_limit
 from nightshift.common.ledger.jobs.job_roots import UNBOUND, Admitted
+from nightshift.common.public_text import private
 from nightshift.common.spec import STORED, JobSpec
 from nightshift.common.validation import first_mistake
 
@@ -125,7 +126,7 @@ def insert(connection: Connection, new: NewJob, files: Sequence[SourceFile]) -> 
         },
     )
     if job_id is None:
-        raise BadInput(f"another job was submitted for {new.output_uri} at the same time")
+        raise BadInput(f"another job was submitted for {private(new.output_uri)} at the same time")
     insert_files(connection, job_id, files)
     return int(job_id)
 

@@ -22,6 +22,7 @@ from nightshift.common.formats.arranged import Columns
 from nightshift.common.formats.known import FORMATS
 from nightshift.common.formats.parquet.write import regrouped
 from nightshift.common.formats.values import table_of, to_list
+from nightshift.common.public_text import marked
 from nightshift.common.spec import GenerateTask, JobSpec
 from nightshift.producer.external_sort.boxes import in_order
 from nightshift.producer.external_sort.spill import spill_folder
@@ -299,7 +300,7 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except SourceChanged as error:
-        raise BadInput(f"{error}") from error
+        raise BadInput(f"{marked(error)}") from error
     except (duckdb.OutOfMemoryException, duckdb.IOException, MemoryError, OSError) as error:
         raise StorageUnavailable(f"the rows cannot be sorted: {_first_line(error)}") from error
     except (duckdb.Error, pa.ArrowException, TypeError) as error:

@@ -22,6 +22,7 @@ from nightshift.common.formats.parquet import plan as parquet
 from nightshift.common.formats.parquet.column_types import canonical_type
 from nightshift.common.formats.parquet.read import footer_of
 from nightshift.common.formats.parquet.read_cache import ReadCache
+from nightshift.common.public_text import marked, private
 from nightshift.common.spec import InputSpec
 from nightshift.common.storage import FileInfo
 from nightshift.common.where.condition import Condition, columns
@@ -174,7 +175,7 @@ def match(rows: "_Rows", found: Examined, wanted: Wanted, limit: int | None) -> 
             return _lines(rows, found, wanted, limit)
         return _groups(rows, wanted, limit)
     except SourceChanged as error:
-        raise BadInput(f"{error}, while it was planned: submit again") from error
+        raise BadInput(f"{marked(error)}, while it was planned: submit again") from error
 
 
 class _Rows:
@@ -273,7 +274,7 @@ def _check_type(uri: str, field: pa.Field, kind: pa.DataType) -> None:
     own = storable_type(canonical_type(field.type))
     if own != kind and not pa.types.is_null(own):
         raise BadInput(
-            f"{uri} has {own} in the column {field.name!r}, which is {kind} in the other files, and input.where "
+            f"{private(uri)} has {own} in the column {field.name!r}, which is {kind} in the other files, and input.where "
             "reads it"
         )
 

@@ -21,6 +21,7 @@ from nightshift.common.formats.csv.types import common_types
 from nightshift.common.formats.csv.types import schema_of as text_schema
 from nightshift.common.formats.format import Copy, Examined, Scan, Wanted
 from nightshift.common.formats.known import FORMATS, check_content, is_streamed
+from nightshift.common.public_text import private
 from nightshift.common.spec import InputSpec
 from nightshift.common.spec.sections import BATCH_BYTES
 from nightshift.common.spec.table_uris import table_rows
@@ -169,7 +170,9 @@ def plan(
         read = info
         if is_streamed(info.uri, kind):
             if output_uri is None:
-                raise BadInput(f"{info.uri} must be copied to be planned: name an output directory")
+                raise BadInput(
+                    f"{private(info.uri)} must be copied to be planned: name an output directory"
+                )
             read = Converter(spec_input, output_uri, copy_table).copy(info, kind, limit)
         found = FORMATS[kind].examine(info, read, wanted, limit)
         _check_unchanged(info)
@@ -207,7 +210,7 @@ def plan(
 
 def _refuse_empty(spec_input: InputSpec, files: Sequence[SourceFile]) -> None:
     """BadInput where a job has no rows."""
-    uris, rows = ", ".join(spec_input.uris), sum(file.rows for file in files)
+    uris, rows = ", ".join(map(private, spec_input.uris)), sum(file.rows for file in files)
     if not rows:
         raise BadInput(f"the input has no rows: {uris}")
     if not _rows_taken(files):
@@ -253,9 +256,13 @@ def _check_unchanged(info: FileInfo) -> None:
     try:
         now = storage.stat(info.uri)
     except FileNotFoundError as error:
-        raise BadInput(f"{info.uri} vanished while it was planned: submit again") from error
+        raise BadInput(
+            f"{private(info.uri)} vanished while it was planned: submit again"
+        ) from error
     if now != info:
-        raise BadInput(f"{info.uri} changed while it was planned: submit when it is complete")
+        raise BadInput(
+            f"{private(info.uri)} changed while it was planned: submit when it is complete"
+        )
 
 
 def _examine_until(

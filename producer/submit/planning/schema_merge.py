@@ -13,6 +13,7 @@ from nightshift.common.formats.parquet.column_types import (
     input_field,
     written_schema,
 )
+from nightshift.common.public_text import private
 
 
 def merge_schemas(
@@ -39,14 +40,16 @@ def merge_schemas(
             continue
         for name in set(schema.names if columns is None else columns):
             if len(schema.get_all_field_indices(name)) > 1:
-                raise BadInput(f"{uri} has the column {name!r} more than once")
+                raise BadInput(f"{private(uri)} has the column {name!r} more than once")
         for column in schema:
             _agree(uri, column, fixed, used=columns is None or column.name in columns)
     for uri, schema in strict:
         there = set(schema.names)  # Arrow makes the list anew each time
         for name in fixed.keys() | merged.keys() if columns is None else columns:
             if name not in there and (name in fixed or name in merged):
-                raise BadInput(f"{uri} has no column {name!r}, which other input files have")
+                raise BadInput(
+                    f"{private(uri)} has no column {name!r}, which other input files have"
+                )
     types = merged | {
         name: kind
         for name, (_, kind) in fixed.items()
@@ -95,6 +98,6 @@ def _agree(
         fixed[column.name] = (known[0], canonical)
     elif used:
         raise BadInput(
-            f"the column {column.name!r} is {column.type} in {uri} but {known[1]} in {known[0]}; "
+            f"the column {column.name!r} is {column.type} in {private(uri)} but {known[1]} in {private(known[0])}; "
             "all files of an input need the same type"
         )

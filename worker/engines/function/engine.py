@@ -15,6 +15,7 @@ import pyarrow as pa
 import structlog
 
 from nightshift.common.errors import EngineEnded, EngineGone, EngineLoadFailed, EngineNotHere
+from nightshift.common.public_text import marked
 from nightshift.common.settings import Settings, function_environment
 from nightshift.common.spec import FunctionEngineSpec, Task
 from nightshift.common.states import RowErrorKind
@@ -249,7 +250,7 @@ class FunctionEngine:
                 host = self._ready_host()
             except EngineGone as gone:
                 if calls.deaths or calls.alone:
-                    raise EngineEnded(str(gone)) from gone
+                    raise EngineEnded(marked(gone)) from gone
                 raise
             if stopped.is_set():  # while the host was started
                 return []
@@ -286,7 +287,7 @@ class FunctionEngine:
         try:
             self.host = self._start_host(self._restart_seconds)
         except EngineLoadFailed as error:
-            self._gone = f"the function's process cannot be started again: {error}"
+            self._gone = f"the function's process cannot be started again: {marked(error)}"
             raise EngineGone(self._gone) from error
         if self.host.code != self.code:
             # Rows count for the version that this child has registered.

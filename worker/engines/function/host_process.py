@@ -25,6 +25,7 @@ from nightshift.common.errors import (
     Retryable,
 )
 from nightshift.common.processes.process_group import ProcessGroup
+from nightshift.common.public_text import marked, public
 from nightshift.common.text import counted
 from nightshift.worker.engines.function.answers import Found, packed, unpacked
 from nightshift.worker.engines.function.code import digests
@@ -131,7 +132,7 @@ class HostProcess:
                 )
             except Permanent as error:
                 self._end.close()
-                raise MachineCannotLoad(str(error)) from error
+                raise MachineCannotLoad(marked(error)) from error
         self._channel = Channel(self._end)
         threading.Thread(target=self._watch, name="function-watch", daemon=True).start()
         self._load(seconds)
@@ -181,8 +182,8 @@ class HostProcess:
         if head["problem"] is not None:
             self.close()
             if any("builtins.ModuleNotFoundError" in names for names in head["causes"][:1]):
-                raise EngineNotHere(head["problem"])
-            raise EngineLoadFailed(head["problem"], head["causes"])
+                raise EngineNotHere(public(head["problem"]))
+            raise EngineLoadFailed(public(head["problem"]), head["causes"])
         # A function may lie elsewhere, on PYTHONPATH or installed: then its own package counts.
         self.code = digests(head["files"], setup.folders) or digests(head["own"], [head["root"]])
 
@@ -265,7 +266,7 @@ class HostProcess:
             self._group.kill()
             self._fault = fault
         except Retryable as error:
-            raise EngineDead(str(error)) from error
+            raise EngineDead(marked(error)) from error
         finally:
             self._over.set()
             with suppress(OSError):  # a call that waits for this process waits no longer

@@ -21,6 +21,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponen
 from nightshift.common import remotes
 from nightshift.common.errors import BadInput, EngineNotHere
 from nightshift.common.ledger.fleet.outages import Kind
+from nightshift.common.public_text import marked
 from nightshift.common.settings import Settings
 from nightshift.common.spec import GenerateTask, OpenaiEngineSpec, Task
 from nightshift.common.spec.tasks.sampling import THINKING_TOKENS
@@ -86,7 +87,7 @@ class OpenaiEngine:
             remotes.check(spec.base_url, settings.allowed_remotes)
             key = settings.api_key(spec.base_url)
         except BadInput as error:
-            raise EngineNotHere(str(error)) from error
+            raise EngineNotHere(marked(error)) from error
         if settings.broker_url is None and (spec.requests_per_minute or spec.tokens_per_minute):
             raise EngineNotHere(
                 "a rate of the whole fleet is held in Redis: set NIGHTSHIFT_BROKER_URL, or leave "

@@ -19,6 +19,7 @@ from nightshift.common.errors import (
     EngineRefused,
     EngineUnavailable,
 )
+from nightshift.common.public_text import marked
 from nightshift.common.spec import OpenaiEngineSpec
 from nightshift.common.text import counted
 from nightshift.worker.engines.openai.endpoint import Endpoint, Response
@@ -229,7 +230,7 @@ class Server:
             return True
         del self._unusable[endpoint.path]
         raise EngineRefused(
-            f"{self._base_url} returned no usable answer for {counted(len(rows), 'row')} in a row ({error}): correct "
+            f"{self._base_url} returned no usable answer for {counted(len(rows), 'row')} in a row ({marked(error)}): correct "
             "engine.base_url, engine.model or the server, then resume the job"
         )
 
@@ -253,11 +254,11 @@ class Server:
             return True
         if error.needs_person:
             raise EngineRefused(
-                f"{self._base_url} refuses this worker's requests ({error}): correct the key or the "
+                f"{self._base_url} refuses this worker's requests ({marked(error)}): correct the key or the "
                 "account, then resume the job"
             )
         if error.is_timeout or is_outage:
-            raise EngineUnavailable(f"{self._base_url} answers no request: {error}")
+            raise EngineUnavailable(f"{self._base_url} answers no request: {marked(error)}")
         return False
 
     async def _serves(self, endpoint: Endpoint, history: RequestHistory) -> bool:

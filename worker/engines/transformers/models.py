@@ -20,6 +20,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from nightshift.common.errors import EngineLoadFailed
+from nightshift.common.public_text import private
 from nightshift.common.spec import EmbedTask, Task, TransformersEngineSpec
 from nightshift.worker.engines import hub, pooling
 from nightshift.worker.engines.protocol import Outcome
@@ -69,11 +70,11 @@ class TextModel(Protocol):
         The longest sequence is the spec's, else the model's; at most the model's positions.
         """
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
-            raise EngineLoadFailed(f"{spec.model!r} has no tokenizer of transformers")
+            raise EngineLoadFailed(f"'{private(spec.model)}' has no tokenizer of transformers")
         positions = getattr(config, "max_position_embeddings", None) or 2**31
         if (spec.max_length or 0) > positions:
             raise EngineLoadFailed(
-                f"engine.max_length is {spec.max_length}, {spec.model!r} has {positions} positions"
+                f"engine.max_length is {spec.max_length}, '{private(spec.model)}' has {positions} positions"
             )
         self.longest = int(spec.max_length or min(own_longest or positions, positions))
         self._tokens = Tokens(tokenizer, self.longest, cut=spec.truncate)
@@ -294,7 +295,7 @@ class Classifier(TextModel):
         self._model, loaded = found
         if loaded["missing_keys"]:
             raise EngineLoadFailed(
-                f"{spec.model!r} is not a trained classifier: it has no weights for "
+                f"'{private(spec.model)}' is not a trained classifier: it has no weights for "
                 f"{min(loaded['missing_keys'])}"
             )
         config = self._model.config
@@ -303,7 +304,7 @@ class Classifier(TextModel):
         tokenizer = AutoTokenizer.from_pretrained(spec.model, revision=revision)
         if tokenizer.pad_token_id is None:
             raise EngineLoadFailed(
-                f"{spec.model!r} has no padding token, so texts cannot share a pass"
+                f"'{private(spec.model)}' has no padding token, so texts cannot share a pass"
             )
         super().__init__(spec, config, tokenizer, tokenizer.model_max_length)
         self._is_multi_label = config.problem_type == "multi_label_classification"

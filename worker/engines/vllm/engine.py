@@ -31,6 +31,7 @@ from nightshift.common.errors import (
     Permanent,
     Retryable,
 )
+from nightshift.common.public_text import marked, private
 from nightshift.common.spec import GenerateTask, RequestsTask, Task, VllmEngineSpec
 from nightshift.common.spec.engines import SERVER_ARGUMENTS
 from nightshift.worker.engines import hub
@@ -186,7 +187,9 @@ class VllmEngine:
         except RuntimeError as error:
             # EngineCore logs what it met and hands on no type. The model and its arguments were
             # accepted above: what is left is mostly the memory and the GPUs of this machine.
-            raise MachineCannotLoad(f"vLLM cannot load {spec.model!r}: {error}") from error
+            raise MachineCannotLoad(
+                f"vLLM cannot load '{private(spec.model)}': {marked(error)}"
+            ) from error
 
     @property
     def _has_own_gate(self) -> bool:

@@ -15,6 +15,7 @@ from vllm.model_executor.models.interfaces import supports_score_template
 from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 
 from nightshift.common.errors import EngineLoadFailed
+from nightshift.common.public_text import private
 from nightshift.common.spec import ClassifyTask, EmbedTask, ScoreTask
 from nightshift.common.states import RowErrorKind
 from nightshift.common.text import counted
@@ -58,17 +59,17 @@ class PoolingModel:
 def _check(config: Any, runner: str, pooling_task: str, tasks: Sequence[str], labels: int) -> None:
     if runner == "score" and config.score_type == "late-interaction":
         raise EngineLoadFailed(
-            f"{config.model!r} compares texts token by token (late interaction), which task.kind "
+            f"'{private(config.model)}' compares texts token by token (late interaction), which task.kind "
             "score has no form for"
         )
     if pooling_task not in tasks:
         raise EngineLoadFailed(
-            f"vLLM runs {config.model!r} for {' or '.join(sorted(tasks))}, not for {pooling_task}"
+            f"vLLM runs '{private(config.model)}' for {' or '.join(sorted(tasks))}, not for {pooling_task}"
         )
     if pooling_task == "classify":
         pooling.check_labels(config.model, runner, labels)
         if supports_score_template(get_model_cls(config)):
-            raise EngineLoadFailed(f"{config.model!r} has a template of its own for pairs")
+            raise EngineLoadFailed(f"'{private(config.model)}' has a template of its own for pairs")
 
 
 class Pooling(TaskHandler):
