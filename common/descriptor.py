@@ -88,7 +88,8 @@ class SourceFile:
     `first_row` is the dataset-wide index of its first row, and `left_out` of its `rows` are not the job's, by
     `input.where`. `origin` is set where the file is a
     converted copy: then `origin` is the file that the user gave. `arranged` is the copy that has its
-    rows in another order, with those of the files beside it; without one they are read here.
+    rows in another order, with those of the files beside it; without one they are read here. `title` is the file in
+    messages about its rows, which the tenant of the job reads; without one they have its URI.
     """
 
     uri: str
@@ -100,6 +101,7 @@ class SourceFile:
     arranged: str | None = None
     origin: str | None = None
     left_out: int = 0
+    title: str | None = None
 
     @property
     def rows_taken(self) -> int:
@@ -109,7 +111,7 @@ class SourceFile:
     @property
     def given_uri(self) -> str:
         """The file that the user gave, for messages about its rows."""
-        return self.origin or self.uri
+        return self.title or self.origin or self.uri
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
 """Read the rows of closed jobs, wherever they are: in Postgres, or in an archive, which a wing reads."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, Row
-from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.jobs import jobs, messages
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.one_transaction import OneTransaction
 from nightshift.common.ledger.queries import failed_rows
@@ -37,11 +38,13 @@ def readable(ledger: Ledger, job: Job) -> Iterator[Ledger]:
 
 
 def errors(
-    ledger: Ledger, job: Job, *, kind: str | None, limit: int
-) -> tuple[dict[str, int], list[Row]]:
+    ledger: Ledger, job: Job, *, kind: str | None, limit: int, tenant: str | None = None
+) -> tuple[dict[str, int], list[Mapping[Any, Any]]]:
     """How many rows of each kind failed, the most frequent first, and the first of them in dataset
-    order, of one kind if named.
+    order, of one kind if named, as a reader of a `tenant` may see them.
     """
     with readable(ledger, job) as own, own.transaction() as connection:
         kinds = failed_rows.count_by_kind(connection, job.id)
-        return kinds, failed_rows.first(connection, job.id, kind=kind, limit=limit)
+        rows = failed_rows.first(connection, job.id, kind=kind, limit=limit)
+        whole = messages.NOTHING if tenant else messages.whole(connection, job.id)
+        return kinds, [whole.row(row, "message") for row in rows]

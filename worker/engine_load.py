@@ -11,12 +11,19 @@ from typing import NoReturn
 import structlog
 
 from nightshift.common.allocation.load_errors import Case, case_of
-from nightshift.common.errors import EngineLoadFailed, JobRefused, NeedsOtherEngine, Retryable
+from nightshift.common.errors import (
+    EngineLoadFailed,
+    JobRefused,
+    NeedsOtherEngine,
+    NightshiftError,
+    Retryable,
+)
 from nightshift.common.exit_codes import ExitCode
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.fleet import workers
 from nightshift.common.ledger.fleet.slots import Machine
+from nightshift.common.public_text import withheld
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.worker import engines
@@ -88,11 +95,15 @@ class EngineLoad:
 
     def failed(self, error: BaseException) -> NoReturn:
         """Sets the machine aside for the engine, and may fail the jobs that need the engine."""
-        known = isinstance(error, EngineLoadFailed)
-        message = str(error) if known else f"{type(error).__name__}: {error}"
+        why: NightshiftError
+        if isinstance(error, EngineLoadFailed):
+            why = error
+        else:
+            message = f"{type(error).__name__}: {error}"
+            why = NightshiftError(message, public=withheld(message))
         case = case_of(error)
-        log.error("engine_load_failed", error=message, concern=case.concern)
-        for reason in (message, UNSTORED):
+        log.error("engine_load_failed", error=str(why), concern=case.concern)
+        for reason in (why, NightshiftError(UNSTORED)):
             try:
                 self._store_failed_load(case, reason)
             except Retryable as away:  # another child loads the engine once the ledger is back
@@ -103,10 +114,10 @@ class EngineLoad:
             os._exit(ExitCode.LOAD_FAILED)
         os._exit(ExitCode.CRASHED)  # the supervisor stores that a child ended while it loaded
 
-    def _store_failed_load(self, case: Case, message: str) -> None:
+    def _store_failed_load(self, case: Case, error: NightshiftError) -> None:
         config = self._config
         machine = Machine(config.supervisor, config.pool, config.host)
         policy = load_policy(self._settings)
         with self._ledger.transaction() as connection:
-            workers.end(connection, config.id, died=message)
-            loads.failed(connection, machine, config.engine_key, case, message, policy)
+            workers.end(connection, config.id, died=str(error))
+            loads.failed(connection, machine, config.engine_key, case, error, policy)

@@ -16,6 +16,7 @@ from nightshift.common.formats.table_types import NoTableType
 from nightshift.common.ledger import schema
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.public_text import marked
 from nightshift.common.spec import JobSpec
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.outages import PatientLedger
@@ -31,7 +32,8 @@ class KnownJob:
     """One job, read from the ledger once; only a function's output schema may still be open. `remarked`
     says that this child has told the ledger what its engine has to say of the job. `resolved` is what the first
     load of the model fixed for the job; None until this child has asked. `roots` are the folders that
-    the job was held to at `read_at`, in monotonic seconds; None where it is held to none.
+    the job was held to at `read_at`, in monotonic seconds; None where it is held to none. `own` is that of the
+    ledger's `Job`.
     """
 
     id: int
@@ -44,6 +46,7 @@ class KnownJob:
     remarked: bool = False
     resolved: Mapping[str, Any] | None = None
     roots: tuple[str, ...] | None = None
+    own: tuple[str, ...] | None = None
     read_at: float = 0.0
 
     def fix(self, resolved: Mapping[str, Any]) -> None:
@@ -81,6 +84,7 @@ class JobCache:
                 inputs=output_schema.deserialize(job.input_schema),
                 renderer=self._renderer(job),
                 roots=job.roots,
+                own=job.own,
                 read_at=time.monotonic(),
                 provenance=made_by,
                 output=None if output is None else output_schema.deserialize(output),
@@ -96,7 +100,7 @@ class JobCache:
             return Renderer(job.spec.task, self._roots, job.roots)
         except ValueError as error:
             # A stored spec is not checked again, and its release may have had more.
-            raise JobRefused(str(error)) from error
+            raise JobRefused(marked(error)) from error
 
     def _look_again(self, known: KnownJob) -> None:
         """A tenant may have lost a root meanwhile."""
@@ -105,6 +109,7 @@ class JobCache:
         job = self._ledger.transact(jobs.get, known.id)
         if job is not None:
             known.roots = known.renderer.job_roots = job.roots
+            known.own = job.own
             known.read_at = time.monotonic()
 
     def resolve(self, job: KnownJob, engine: Engine) -> None:
@@ -127,7 +132,7 @@ class JobCache:
             found = output_schema.inferred_schema(job.spec, job.inputs, results.answers())
         except NoTableType as error:
             raise OutputRefused(
-                f"{error}: answer with values of another type and resume the job, or cancel the job and "
+                f"{marked(error)}: answer with values of another type and resume the job, or cancel the job and "
                 "say the type in output.schema"
             ) from error
         if found is None:

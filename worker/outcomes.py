@@ -104,7 +104,7 @@ class BatchOutcomes:
         self.child.recorder.problem(refused, job_id=lease.job_id, error=str(error))
         # The job may be over, or the ledger away for good.
         with suppressed(NightshiftError, self.child.recorder, "pause_failed", job_id=lease.job_id):
-            self.child.ledger.transact(jobs.pause, lease.job_id, kept_message(str(error)))
+            self.child.ledger.transact(jobs.pause, lease.job_id, error)
 
     def remark(self, job: KnownJob, message: str | None) -> None:
         """Tells the ledger what the engine has to say of a job, once in a child."""
@@ -132,8 +132,7 @@ class BatchOutcomes:
                 with suppressed(
                     Retryable, self.child.recorder, "lose_failed", batch_id=lease.batch_id
                 ):
-                    error_text = kept_message(str(error))
-                    self._transact_and_report(lease, leasing.lose, lease, error_text)
+                    self._transact_and_report(lease, leasing.lose, lease, error)
                     return "lost"
                 return None
             case OutputRefused():
@@ -183,9 +182,8 @@ class BatchOutcomes:
                 self._transact_and_report(lease, leasing.release, [lease], unsent=unsent)
             else:
                 hung = isinstance(outage, StageHung)
-                error = kept_message(str(outage))
                 self._transact_and_report(
-                    lease, _release_after, lease, error, hung=hung, unsent=unsent
+                    lease, _release_after, lease, outage, hung=hung, unsent=unsent
                 )
             return outcome
         return None
@@ -200,7 +198,7 @@ class BatchOutcomes:
                     lease,
                     failures.fail,
                     lease,
-                    kept_message(str(error) or type(error).__name__),
+                    error,
                     permanent=isinstance(error, Permanent),
                     max_attempts=self._max_attempts(lease),
                     backoff_seconds=random.uniform(0.5, 1.5),
@@ -248,16 +246,16 @@ def refuse_job(
     reason: Exception = error
     if isinstance(error, NeedsOtherEngine):
         try:
-            job_changes.change_engine(connection, job_id, engine_key, error.engine_args, str(error))
+            job_changes.change_engine(connection, job_id, engine_key, error.engine_args, error)
         except BadInput as refused:
             reason = refused
         else:
             return
-    jobs.fail(connection, job_id, kept_message(str(reason)))
+    jobs.fail(connection, job_id, reason)
 
 
 def _release_after(
-    connection: Connection, lease: Lease, error: str, *, hung: bool, unsent: RowRanges
+    connection: Connection, lease: Lease, error: Exception, *, hung: bool, unsent: RowRanges
 ) -> None:
     """An outage ends for all batches at once; a batch that hangs may hang each time."""
     before = leasing.released_before(connection, lease, error) if hung else 0

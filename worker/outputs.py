@@ -13,6 +13,7 @@ from nightshift.common import storage
 from nightshift.common.errors import BadInput, OutputRefused, StorageUnavailable
 from nightshift.common.formats import owner_marker, part_names
 from nightshift.common.formats.owner_marker import Owner
+from nightshift.common.public_text import marked
 
 MOST_REFUSALS = 3
 """Rounds in a row in which an output refuses parts, each tried for as long as the publisher tries,
@@ -112,7 +113,7 @@ class Outputs:
         except StorageUnavailable as error:
             with self._changing:
                 self._proved.pop(job_id, None)
-                waits = self._of(job_id).proof_failed(now, str(error))
+                waits = self._of(job_id).proof_failed(now, marked(error))
             if waits:
                 raise _refused("cannot be used", error) from error
             raise
@@ -171,10 +172,10 @@ def _refuse_foreign(job_id: int, output_uri: str, owner: Owner) -> None:
     try:
         owner_marker.refuse_foreign(output_uri, owner, job_id)
     except BadInput as error:  # another machine may see another directory: no batch is charged
-        raise StorageUnavailable(str(error)) from error
+        raise StorageUnavailable(marked(error)) from error
 
 
 def _refused(why: str, error: Exception) -> OutputRefused:
     return OutputRefused(
-        f"its output {why}: {error}; repair the output directory, then resume the job"
+        f"its output {why}: {marked(error)}; repair the output directory, then resume the job"
     )

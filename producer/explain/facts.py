@@ -11,7 +11,7 @@ from nightshift.common.allocation.deadlines import outlook
 from nightshift.common.ledger import Connection, Row, audit_log
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.fleet import outages
-from nightshift.common.ledger.jobs import deadlines
+from nightshift.common.ledger.jobs import deadlines, messages
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts, job_pace, standing_facts
 from nightshift.common.states import JobState
@@ -40,7 +40,16 @@ def facts(
         lease_seconds=pace["oldest_lease_seconds"],
         load_seconds=pace["load_seconds"],
     )
-    return known if tenant is None else known.for_guest()
+    if tenant is not None:
+        return known.for_guest()
+    whole = messages.whole(connection, job.id)
+    return replace(
+        known,
+        reason=whole.text(known.reason),
+        rest_error=whole.text(known.rest_error) or "",
+        watch_error=whole.text(known.watch_error),
+        file_left_why=whole.text(known.file_left_why),
+    )
 
 
 def of_jobs(
@@ -154,7 +163,7 @@ def _among(
         slots=own,
         worker_seen_at=seen.get(job.pool),
         set_aside=[
-            SetAside(each["host"], each["error"], float(each["seconds_left"]))
+            SetAside(each["host"], each["error"], each["public_error"], float(each["seconds_left"]))
             for each in aside
             if (each["pool"], each["engine_key"]) == engine
         ],

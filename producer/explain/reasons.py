@@ -291,7 +291,8 @@ def _load_failed(facts: Facts) -> Reason:
     soonest = min(each.seconds_left for each in facts.set_aside)
     where = _where(facts, _refused(facts))
     said = f"its engine could not be loaded{where}"
-    error = f"last error{',' if where else ''}{_where(facts, [last.host])}: {last.error}"
+    why = last.public_error if facts.is_guest else last.error
+    error = f"last error{',' if where else ''}{_where(facts, [last.host])}: {why}"
     return Reason(
         "load_failed",
         f"{said}; the next try comes in {duration(soonest)}; {error}",

@@ -34,10 +34,11 @@ class SlotFact:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A machine that could not load the job's engine and waits until it tries again."""
+    """A machine that could not load the job's engine and waits until it tries again; guests read the `public_error`."""
 
     host: str
     error: str
+    public_error: str
     seconds_left: float
 
 

@@ -11,7 +11,7 @@ from functools import partial
 import structlog
 
 from nightshift.common import storage
-from nightshift.common.errors import LeaseLost, Retryable, StorageUnavailable
+from nightshift.common.errors import LeaseLost, Permanent, Retryable, StorageUnavailable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import part_names
 from nightshift.common.ledger import Connection, Ledger, holds
@@ -19,6 +19,7 @@ from nightshift.common.ledger.batches import dispatch, retries
 from nightshift.common.ledger.holds import Hold
 from nightshift.common.ledger.jobs import job_end, jobs
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.public_text import marked
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.states import JobState
 from nightshift.producer import wings
@@ -73,7 +74,9 @@ def finish(
     except Exception as error:
         with ledger.transaction() as connection:
             given_up = job_end.abandon(
-                connection, hold, f"its output could not be finished: {error}"
+                connection,
+                hold,
+                Permanent(f"its output could not be finished: {marked(error)}"),
             )
         log.exception("job_abandoned" if given_up else "finish_failed", job_id=job_id)
 

@@ -5,7 +5,7 @@ that is gone or another one by then is an error in the place of its rows, and th
 """
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -23,6 +23,7 @@ from nightshift.common.ledger.connection import Connection, one_moment
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import live_parts
+from nightshift.common.public_text import private
 from nightshift.common.text import counted
 from nightshift.producer.closed_jobs import readable
 from nightshift.producer.results import collect, part_files
@@ -109,8 +110,8 @@ class Download:
         lacks = "-sample" if self.is_sample else "-partial" if self.rows < self.rows_total else ""
         return f"{self.job.spec.name}-{self.job.id}{lacks}.{self.kind}"
 
-    def pieces(self, hide: Callable[[str], str] | None = None) -> Iterator[bytes]:
-        """The bytes of the file; `hide` takes out of the message of an error what the reader is not to see.
+    def pieces(self) -> Iterator[bytes]:
+        """The bytes of the file.
 
         Holds a root batch, a row group of Parquet and one piece. Raises SourceChanged for a part that is gone or
         another one, BadInput for one that cannot be read, Permanent where a part has other rows than the ledger
@@ -121,8 +122,6 @@ class Download:
         )
         if self.is_sample:
             rows = _first(rows, self.rows)
-        if hide is not None:
-            rows = (_hidden(batch, hide) for batch in rows)
         kind, sink = collect.kind_of(self.job, self.kind), Sink()
         schema = part_files.schema_of(self.job)
         if kind != "parquet":
@@ -196,7 +195,7 @@ def _checked_rows(job: Job, parts: Sequence[Mapping[str, Any]]) -> Iterator[pa.R
             uri = part_files.place(job, part["part_name"])
             if storage.checksum(uri) != part["part_checksum"]:
                 raise SourceChanged(
-                    f"{uri} is not what it was when its rows were done: see `nightshift verify {job.id}`"
+                    f"{private(uri)} is not what it was when its rows were done: see `nightshift verify {job.id}`"
                 )
         yield from collect.own_rows(job, parts)
     except FileNotFoundError as error:
@@ -219,15 +218,3 @@ def _sliced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         most = max(1, batch.num_rows * SLICE_BYTES // max(1, batch.nbytes))
         for start in range(0, batch.num_rows, most):
             yield batch.slice(start, most)
-
-
-def _hidden(batch: pa.RecordBatch, hide: Callable[[str], str]) -> pa.RecordBatch:
-    at = batch.schema.get_field_index("error")
-    errors = batch.column(at)
-    if errors.null_count == len(errors):
-        return batch
-    shown = [
-        None if error is None else {**error, "message": hide(error["message"])}
-        for error in errors.to_pylist()
-    ]
-    return batch.set_column(at, batch.schema.field(at), pa.array(shown, errors.type))

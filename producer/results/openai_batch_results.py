@@ -6,7 +6,7 @@ together the files have one line for each row.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -21,6 +21,7 @@ from nightshift.common.formats.values import to_rows
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.public_text import private
 from nightshift.common.spec import REQUEST_ID, JobSpec, RequestsTask
 from nightshift.common.states import JobState, RowErrorKind
 from nightshift.common.text import counted, json_line
@@ -94,7 +95,7 @@ def check_targets(spec: JobSpec, identity: str, to: str) -> None:
             continue
         if storage.read_range(uri, 0, len(own)) != own:
             raise BadInput(
-                f"{uri} exists and is not of this job of {spec.name}: name another file with --to"
+                f"{private(uri)} exists and is not of this job of {spec.name}: name another file with --to"
             )
 
 
@@ -127,19 +128,12 @@ def _files(spec: JobSpec, to: str) -> ResultFiles:
     return ResultFiles(results_file, errors_file(results_file))
 
 
-def lines(
-    job: Job, batches: Iterator[pa.RecordBatch], hide: Callable[[str], str] = str
-) -> Iterator[tuple[bytes, bool]]:
-    """One line of JSON a row, with its line end, and whether the line is an answer. `hide` takes out of the
-    message of an error what the reader is not to see.
-    """
+def lines(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[bytes, bool]]:
+    """One line of JSON a row, with its line end, and whether the line is an answer."""
     prefix = _id_prefix(job.identity)
     for batch in batches:
         for row in to_rows(pa.Table.from_batches([batch]).select(COLUMNS)):
-            error = row["error"]
-            if error is not None:
-                row["error"] = {**error, "message": hide(error["message"])}
-            yield f"{_line(prefix, row)}\n".encode(), error is None
+            yield f"{_line(prefix, row)}\n".encode(), row["error"] is None
 
 
 def reasoning_tokens(batch: pa.RecordBatch) -> int:

@@ -18,6 +18,7 @@ from nightshift.common.formats.values import to_rows
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import failed_rows, job_facts, live_parts
+from nightshift.common.public_text import marked
 from nightshift.common.spec import ANSWERED_BY
 from nightshift.producer.closed_jobs import readable
 from nightshift.producer.results import part_files
@@ -36,7 +37,7 @@ READ_BYTES = 256 * 2**20
 class Sample:
     """Rows as dicts: `row_index`, the input columns, the output columns, `error`.
 
-    `total` is how many rows they were drawn from; `note` says why there is no input, if so. `by` is the column
+    `total` is how many rows they were drawn from; `problem` says why there is no input, if so. `by` is the column
     whose least values they have; empty for rows that were drawn.
     """
 
@@ -46,8 +47,13 @@ class Sample:
     rows: list[dict[str, Any]] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
-    note: str = ""
+    problem: NightshiftError | None = None
     by: str = ""
+
+    @property
+    def note(self) -> str:
+        """The problem for a person who may read every path; empty without one."""
+        return "" if self.problem is None else str(self.problem)
 
 
 def sample(ledger: Ledger, job: Job, count: int, seed: int, *, errors_only: bool = False) -> Sample:
@@ -87,7 +93,7 @@ def chosen(ledger: Ledger, job: Job, indices: Sequence[int]) -> Sample:
     places = {index: place for place, index in enumerate(indices)}
     drawn.rows.sort(key=lambda row: places[row["row_index"]])
     if not drawn.rows:
-        drawn.note = (
+        drawn.problem = BadInput(
             f"job {job.id} has no answer for row {indices[0]:,} yet, or has no row {indices[0]:,}"
         )
     return drawn
@@ -100,9 +106,9 @@ def _fill(ledger: Ledger, job: Job, indices: Sequence[int], drawn: Sample) -> No
     cache, names = ReadCache(READ_BYTES), _input_names(job)
     groups = [list(group) for _, group in groupby(found, key=lambda row: row["id"])]
     with ThreadPoolExecutor(READERS) as readers:
-        for rows, note in readers.map(lambda group: _read(job, group, names, cache), groups):
+        for rows, problem in readers.map(lambda group: _read(job, group, names, cache), groups):
             drawn.rows += rows
-            drawn.note = drawn.note or note
+            drawn.problem = drawn.problem or problem
     drawn.inputs = list(names.values())
     own = {*USAGE_COLUMNS, *job.spec.passed_columns, "error"}
     drawn.outputs = [name for name in part_files.schema_of(job).names if name not in own]
@@ -112,7 +118,7 @@ def _fill(ledger: Ledger, job: Job, indices: Sequence[int], drawn: Sample) -> No
 
 def _read(
     job: Job, group: Sequence[Row], names: Mapping[str, str], cache: ReadCache
-) -> tuple[list[dict[str, Any]], str]:
+) -> tuple[list[dict[str, Any]], NightshiftError | None]:
     """The drawn rows of one part with their input, and why the input cannot be read, if so."""
     wanted = RowRanges.from_indices(row["row_index"] for row in group)
     table = part_files.read(job, group[0]["part_name"])
@@ -120,10 +126,10 @@ def _read(
     try:
         rows = part_files.read_input(job, group[0], wanted, list(names), cache)
     except NightshiftError as error:
-        return to_rows(chosen), f"the input cannot be shown: {error}"
+        return to_rows(chosen), BadInput(f"the input cannot be shown: {marked(error)}")
     table = rows.table.select(list(names)).rename_columns(list(names.values()))
     inputs = dict(zip(rows.row_index, to_rows(table), strict=True))
-    return [{**inputs.get(row["row_index"], {}), **row} for row in to_rows(chosen)], ""
+    return [{**inputs.get(row["row_index"], {}), **row} for row in to_rows(chosen)], None
 
 
 def _input_names(job: Job) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Who asks: by a key, by the header of a trusted proxy, or anybody of this machine while no key was made."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -15,6 +15,7 @@ from nightshift.common.remotes import is_loopback
 from nightshift.common.settings import Settings
 from nightshift.common.text import counted
 from nightshift.producer.control.answer import Changes
+from nightshift.producer.serve import store_layout
 from nightshift.producer.serve.errors import ApiError
 from nightshift.producer.serve.ledger import keys, quotas, tenants
 from nightshift.producer.serve.ledger.keys import Caller, Role
@@ -159,6 +160,23 @@ def reserve_bytes(
 
 def _least(*bounds: int | None) -> int | None:
     return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def own_folders(ledger: Ledger, settings: Settings, caller: Caller) -> Sequence[str] | None:
+    """The folders whose paths a caller reads in messages; None for an operator, who reads every path."""
+    if caller.role == "operator":
+        return None
+    with ledger.transaction() as connection:
+        tenant = tenants.get(connection, caller.tenant)
+    roots = () if tenant is None else tenant.roots
+    store = settings.serve_store
+    if store is None:
+        return roots
+    return (
+        *roots,
+        store_layout.inputs(store, caller.tenant),
+        store_layout.outputs(store, caller.tenant),
+    )
 
 
 def may_reopen(caller: Caller, job: Job) -> Callable[[Connection], None]:

@@ -15,13 +15,12 @@ from nightshift.common.errors import BadInput, NightshiftError
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
 from nightshift.producer.advice.here import FLEET, Here
-from nightshift.producer.serve import errors, model_table, openapi
+from nightshift.producer.serve import model_table, openapi
 from nightshift.producer.serve.api import jobs, webhooks
-from nightshift.producer.serve.calls import Context
+from nightshift.producer.serve.calls import Context, told
 from nightshift.producer.serve.errors import ApiError
 from nightshift.producer.serve.headers import Headers
 from nightshift.producer.serve.health import Health
-from nightshift.producer.serve.hiding import Hiding
 from nightshift.producer.serve.model_table import ModelTable
 from nightshift.producer.serve.strays import Slashes
 from nightshift.producer.serve.v1 import (
@@ -57,10 +56,10 @@ def build(
     who works on the ledger.
     """
     handlers: Any = {
-        ApiError: errors.handler,
-        HTTPException: errors.handler,
-        NightshiftError: errors.handler,
-        Exception: errors.handler,
+        ApiError: told,
+        HTTPException: told,
+        NightshiftError: told,
+        Exception: told,
     }
     bare = [Route("/healthz", _healthy), Route("/openapi.json", _document)]
     app = Starlette(
@@ -69,7 +68,6 @@ def build(
         middleware=[
             Middleware(Headers),
             Middleware(Slashes),
-            Middleware(Hiding, settings=settings),
         ],
     )
     app.router.redirect_slashes = False

@@ -6,7 +6,7 @@ reads or writes a stream is a coroutine (`streaming`) and sends what blocks to a
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import isclass, signature
@@ -20,13 +20,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from nightshift.common.errors import NightshiftError, Retryable
 from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.connection import Actor
 from nightshift.common.settings import Settings
 from nightshift.common.text import has_half_characters, is_deeper, map_leaves
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.serve import access
-from nightshift.producer.serve.errors import ApiError, not_found
+from nightshift.producer.serve.errors import ApiError, answer, not_found
 from nightshift.producer.serve.ledger.keys import Caller, Role
 from nightshift.producer.serve.model_table import ModelTable
 from nightshift.producer.serve.slow import ENTRANCE, SlowWork
@@ -250,6 +251,25 @@ async def _call(request: Request, role: Role) -> Call:
         headers=request.headers,
         host=request.client.host if request.client else "",
     )
+
+
+async def told(request: Request, error: Exception) -> JSONResponse:
+    """An error as the caller of a request may read it."""
+    own: Sequence[str] | None = ()
+    if isinstance(error, NightshiftError):
+        own = await to_thread.run_sync(_own, request, limiter=ENTRANCE)
+    return answer(error, request.url.path, own)
+
+
+def _own(request: Request) -> Sequence[str] | None:
+    caller: Caller | None = getattr(request.state, CALLER, None)
+    context: Context = request.app.state.context
+    if caller is None:
+        return ()
+    try:
+        return access.own_folders(context.ledger, context.settings, caller)
+    except Retryable:
+        return ()
 
 
 async def body(request: Request) -> bytes:

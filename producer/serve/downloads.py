@@ -22,7 +22,6 @@ from nightshift.common.errors import SourceChanged
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.producer.serve.calls import Context
 from nightshift.producer.serve.errors import ApiError
-from nightshift.producer.serve.hidden_paths import Hidden
 from nightshift.producer.serve.ledger.keys import Caller
 from nightshift.producer.serve.slow import from_store
 
@@ -86,9 +85,8 @@ async def transfer(
     async with AsyncExitStack() as held:
         await held.enter_async_context(context.downloads.turn(caller.tenant))
         is_head = request.method == "HEAD"
-        hide = _hider(context, caller)
         found, pieces = await context.reads.run(
-            caller.tenant, _begun, context, find, wanted, is_head, hide
+            caller.tenant, _begun, context, find, wanted, is_head
         )
         headers = {
             "content-disposition": attachment(found.name),
@@ -127,19 +125,11 @@ def _is_set(query: QueryParams, name: str) -> bool:
     return given == "true"
 
 
-def _hider(context: Context, caller: Caller) -> Callable[[str], str] | None:
-    """What takes paths of the server out of messages, as pages do; None for whoever sees them."""
-    if caller.name == "local":
-        return None
-    return Hidden(context.settings, of_operator=caller.role == "operator").text
-
-
 def _begun(
     context: Context,
     find: Callable[[], Job],
     wanted: dict[str, Any],
     is_head: bool,
-    hide: Callable[[str], str] | None,
 ) -> tuple["Download", Iterator[bytes]]:
     """The file, and its pieces, of which the first is made: what cannot be read at all is an answer."""
     from nightshift.producer.results import download  # loads Arrow
@@ -147,11 +137,13 @@ def _begun(
     found = download.prepare(context.ledger, find(), **wanted)
     if is_head:
         return found, iter(())
-    pieces = found.pieces(hide)
+    pieces = found.pieces()
     try:
         first = next(pieces)
     except SourceChanged as error:
-        raise ApiError(404, str(error), param="id", code="results_gone") from error
+        raise ApiError(
+            404, error.public_message(found.job.own), param="id", code="results_gone"
+        ) from error
     return found, _with(first, pieces)
 
 

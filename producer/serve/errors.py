@@ -1,11 +1,10 @@
 """Errors as answers: always {"error": {message, type, param, code}}, whatever went wrong."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import structlog
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from nightshift.common.errors import (
@@ -56,8 +55,10 @@ def body(message: str, kind: str, param: str | None, code: str | None) -> dict[s
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def answer(error: Exception, path: str = "") -> JSONResponse:
-    """The answer to a request for this `path` that ended with an error; an unexpected one is logged."""
+def answer(error: Exception, path: str = "", own: Sequence[str] | None = ()) -> JSONResponse:
+    """The answer to a request for this `path` that ended with an error, for a caller who reads paths below its `own`
+    folders; None reads every path. An unexpected error is logged, and so is what a caller does not read.
+    """
     if isinstance(error, ApiError):
         headers = dict(error.headers)
         if error.retried is not None:
@@ -77,7 +78,10 @@ def answer(error: Exception, path: str = "") -> JSONResponse:
         said = f"{away} cannot be used now: send the request again"
         return _json(503, said, "server_error", code="unavailable", headers=headers)
     if isinstance(error, NightshiftError) and not isinstance(error, StatementRefused):
-        return _json(400, str(error), "invalid_request_error")
+        said = error.public_message(own)
+        if said != str(error):
+            log.info("request_refused", error=str(error), answer=said)
+        return _json(400, said, "invalid_request_error")
     log.error("request_crashed", exc_info=error)
     return _json(500, "the server failed; its log says why", "server_error")
 
@@ -86,11 +90,6 @@ def message(answered: JSONResponse) -> str:
     """The sentence of an answer that is an error."""
     found: str = json.loads(bytes(answered.body))["error"]["message"]
     return found
-
-
-async def handler(request: Request, error: Exception) -> JSONResponse:
-    """`answer` as Starlette calls it."""
-    return answer(error, request.url.path)
 
 
 def _json(

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from nightshift.common.errors import BadInput
+from nightshift.common.public_text import private
 from nightshift.common.spec.engines import EngineSpec
 from nightshift.common.spec.job import Name
 from nightshift.common.spec.parse import parse_yaml
@@ -71,10 +72,10 @@ def load(path: Path | None) -> ModelTable:
         data = parse_yaml(path.read_text(encoding="utf-8"), str(path))
         return _placed(ModelTable.model_validate(data), path.absolute().parent)
     except OSError as error:
-        raise BadInput(f"{path} cannot be read: {told(error)}") from error
+        raise BadInput(f"{private(path)} cannot be read: {told(error)}") from error
     except ValidationError as error:
         place, why = first_mistake(error)
-        raise BadInput(f"{path}: {place + ': ' if place else ''}{why}") from error
+        raise BadInput(f"{private(path)}: {place + ': ' if place else ''}{why}") from error
 
 
 def _placed(table: ModelTable, folder: Path) -> ModelTable:

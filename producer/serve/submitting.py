@@ -19,6 +19,7 @@ from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import job_submit, jobs
 from nightshift.common.ledger.jobs.job_roots import UNBOUND, Admitted
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.public_text import marked
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, digest
 from nightshift.common.text import first_few
@@ -130,7 +131,7 @@ def growing(
         with _held(ledger, settings, tenant, is_over, of_job=True, keeps_copies=True):
             yield
     except access.SpentOut as error:
-        raise reading.NoRoom(str(error)) from error
+        raise reading.NoRoom(marked(error)) from error
 
 
 @contextmanager
@@ -175,7 +176,9 @@ def _held(
     except reading.CutOff as error:
         if keeps_copies:
             raise
-        raise ApiError(503, str(error), type="server_error", code="unavailable") from error
+        raise ApiError(
+            503, error.public_message(), type="server_error", code="unavailable"
+        ) from error
     finally:
         for output_uri, uris in reading.copies.release(plan, stored=stored).items():
             _remove(ledger, output_uri, uris)

@@ -14,6 +14,7 @@ from nightshift.common.formats.format import Copy
 from nightshift.common.ledger import Connection, Ledger
 from nightshift.common.ledger.jobs import input_versions, jobs, watches
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.common.public_text import private
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.spec import InputSpec, JobSpec
 from nightshift.common.spec.table_uris import names_table, table_rows
@@ -30,7 +31,7 @@ class Added:
 
     files: Sequence[FileInfo]
     until: int
-    stopped: tuple[int, str] | None = None
+    stopped: tuple[int, BadInput] | None = None
 
 
 class InputTable(Protocol):
@@ -69,12 +70,12 @@ class InputTable(Protocol):
 class TableListing(Listing):
     """What a job reads of a table; `stopped` is the version whose rows it cannot take, with the reason."""
 
-    stopped: tuple[FileInfo, str] | None = field(default=None)
+    stopped: tuple[FileInfo, BadInput] | None = field(default=None)
 
     @property
     def remark(self) -> str | None:
         """Why the job takes no further version; None where it can."""
-        return None if self.stopped is None else self.stopped[1]
+        return None if self.stopped is None else str(self.stopped[1])
 
 
 def opened(uri: str, settings: Settings) -> InputTable:
@@ -83,7 +84,7 @@ def opened(uri: str, settings: Settings) -> InputTable:
         found: InputTable = open_table(uri, settings)
         return found
     raise BadInput(
-        f"{uri} is a table, and this installation reads none: producer/tables is missing"
+        f"{private(uri)} is a table, and this installation reads none: producer/tables is missing"
     )
 
 
@@ -158,7 +159,7 @@ def newer(ledger: Ledger, table: InputTable, job_id: int) -> str | None:
             f"job {job_id} has read version {taken} of {job.spec.input.table}, and the newest is "
             f"{table.newest()}: `nightshift submit --append {job_id}` takes what is new"
         )
-    return None if found.stopped is None else found.stopped[1]
+    return None if found.stopped is None else str(found.stopped[1])
 
 
 def grown(ledger: Ledger, job: Job, settings: Settings) -> TableListing:
@@ -182,8 +183,8 @@ def _added(
     assert taken is not None
     after, table_id = taken
     if table.identity() != table_id:
-        why = (
-            f"{job.spec.input.table} is another table than the one that job {job.id} reads: somebody made it anew; a "
+        why = BadInput(
+            f"{private(job.spec.input.table)} is another table than the one that job {job.id} reads: somebody made it anew; a "
             "job of its own reads it"
         )
         return after, Added([], after, (table.newest(), why))
@@ -201,7 +202,7 @@ def _columns(spec: JobSpec) -> list[str] | None:
     return list(dict.fromkeys([*spec.read_columns, *spec.input.where_columns]))
 
 
-def _stopped(job: Job, found: Added) -> tuple[FileInfo, str] | None:
+def _stopped(job: Job, found: Added) -> tuple[FileInfo, BadInput] | None:
     if found.stopped is None:
         return None
     version, why = found.stopped

@@ -24,7 +24,7 @@ from functools import partial
 import structlog
 
 from nightshift.common import storage
-from nightshift.common.errors import Permanent, Retryable, StorageUnavailable
+from nightshift.common.errors import NightshiftError, Permanent, Retryable, StorageUnavailable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.ledger import Ledger, schema
 from nightshift.common.ledger.jobs import job_end, jobs, table_commits
@@ -35,6 +35,7 @@ from nightshift.common.ledger.jobs.table_commits import (
     TableCommit,
     TableFile,
 )
+from nightshift.common.public_text import marked, private
 from nightshift.common.settings import Settings
 from nightshift.common.spec.tables import TableSpec
 from nightshift.common.states import JobState
@@ -126,7 +127,7 @@ def _waiting() -> Iterator[None]:
     try:
         yield
     except TableAway as error:
-        raise StorageUnavailable(str(error)) from error
+        raise StorageUnavailable(marked(error)) from error
 
 
 def misplaced(mark: int, commit: TableCommit, done: TableCommit | None) -> str | None:
@@ -224,7 +225,7 @@ class _Commits:
         except Retryable:
             raise
         except Exception as error:
-            version = self._refused(commit, one_line(str(error)))
+            version = self._refused(commit, NightshiftError(one_line(marked(error))))
             if version is None:
                 raise
         if version is None:
@@ -242,7 +243,7 @@ class _Commits:
         )
         return True
 
-    def _refused(self, commit: TableCommit, reason: str) -> str | None:
+    def _refused(self, commit: TableCommit, reason: NightshiftError) -> str | None:
         """Notes that a commit is refused, and sees to it that nobody makes the commit any more: a process that was
         frozen before its write finds another version of the table. Returns the version that has the commit, where
         somebody was faster.
@@ -284,7 +285,7 @@ class _Commits:
                 done = table_commits.last_done(connection, self._job.id)
             is_fenced = mark == commit.fence
             if not is_fenced and (why := misplaced(mark, commit, done)) is not None:
-                raise CommitRefused(f"the table {self._spec.title} {why}")
+                raise CommitRefused(f"the table {private(self._spec.title)} {why}")
             if files is None:
                 files = self._parts.checked(add)
             change = self._change(commit, seen, files, add, remove)
@@ -293,7 +294,7 @@ class _Commits:
                 # Another reaper has fenced this commit and not recorded its reason yet, or crashed before it could. The
                 # checks above raise the same reason if it still applies.
                 raise CommitRefused(
-                    f"another reaper refused the commit of job {self._job.id} to the table {self._spec.title} without "
+                    f"another reaper refused the commit of job {self._job.id} to the table {private(self._spec.title)} without "
                     f"recording a reason, and the checks pass now: `nightshift retry {self._job.id} --dead` commits again"
                 )
             reached(Moment.TABLE_CHECKED)
@@ -304,13 +305,13 @@ class _Commits:
                 alike = alike + 1 if seen.version == before else 1
                 before = seen.version or ""
                 if alike == MOST_ALIKE:  # nobody else commits: the table does not take the commit
-                    raise CommitRefused(one_line(str(lost))) from lost
+                    raise CommitRefused(one_line(marked(lost))) from lost
                 time.sleep(random.uniform(0, PAUSE_SECONDS))
                 continue
             reached(Moment.TABLE_WRITTEN)
             return version
         raise StorageUnavailable(
-            f"others commit to the table {self._spec.title} all the time, and were faster {MOST_LOOKS} times"
+            f"others commit to the table {private(self._spec.title)} all the time, and were faster {MOST_LOOKS} times"
         )
 
     def _change(
@@ -347,7 +348,9 @@ class _Commits:
         replaces, merges = change.overwrite or bool(change.remove), change.merge is not None
         why = self._table.misfit(seen, change.schema, replaces=replaces, merges=merges)
         if why is not None:
-            raise CommitRefused(f"the parts do not fit the table {self._spec.title}: {why}")
+            raise CommitRefused(
+                f"the parts do not fit the table {private(self._spec.title)}: {why}"
+            )
         if change.overwrite:
             self._refuse_overtaken(seen)
         if change.remove:
@@ -356,7 +359,7 @@ class _Commits:
             if gone:
                 raise CommitRefused(
                     f"{first_few(gone, 2)} {'is' if len(gone) == 1 else 'are'} no file of the table "
-                    f"{self._spec.title} any more, since somebody compacted, changed or deleted rows there: "
+                    f"{private(self._spec.title)} any more, since somebody compacted, changed or deleted rows there: "
                     "the new answers cannot take the place of the old ones"
                 )
 
@@ -365,7 +368,7 @@ class _Commits:
             base = table_commits.noted_base(connection, self._job.id)
         if seen.version != base:
             raise CommitRefused(
-                f"the table {self._spec.title} had the version {base or 'none'} when job {self._job.id} was "
+                f"the table {private(self._spec.title)} had the version {base or 'none'} when job {self._job.id} was "
                 f"submitted and has {seen.version} by now, which mode overwrite would lose: `nightshift retry "
                 f"{self._job.id} --dead` overwrites what is there now"
             )

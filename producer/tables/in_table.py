@@ -1,10 +1,10 @@
 """What of a job is in its table of a lake, in words and for machines, as the ledger knows it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nightshift.common.ledger import Connection
-from nightshift.common.ledger.jobs import jobs, table_commits
+from nightshift.common.ledger.jobs import jobs, messages, table_commits
 from nightshift.common.ledger.jobs.table_commits import TableState
 from nightshift.common.text import counted
 from nightshift.producer.views.fact import Fact
@@ -61,9 +61,12 @@ class InTable:
         }
 
 
-def of_job(connection: Connection, job_id: int) -> dict[str, InTable]:
-    """Return the `table` of a job; nothing for a job without one."""
+def of_job(connection: Connection, job_id: int, tenant: str | None = None) -> dict[str, InTable]:
+    """Return the `table` of a job, as a reader of a `tenant` may see it; nothing for a job without one."""
     state = table_commits.status(connection, job_id)
+    if tenant is None and state is not None and state.commit is not None:
+        whole = messages.whole(connection, job_id)
+        state = replace(state, commit=replace(state.commit, reason=whole.text(state.commit.reason)))
     job = None if state is None else jobs.get(connection, job_id)
     if state is None or job is None or job.spec.output.table is None:
         return {}

@@ -1,16 +1,17 @@
 """The history of a job: each lease, where it ran, how it ended and why; and who changed the job."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
 
-from nightshift.common.ledger import Ledger, Row, audit_log
+from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.audit_log import Change
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts
 from nightshift.producer import closed_jobs
-from nightshift.producer.views import fleet_tables, rates
+from nightshift.producer.views import fleet_tables, leases, rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class History:
     """
 
     job: Job
-    attempts: list[Row]
+    attempts: list[Mapping[Any, Any]]
     most: int
     outcomes: dict[str, int]
     changes: list[Change]
@@ -65,4 +66,5 @@ def history(
         outcomes = job_facts.outcomes(connection, job.id)
         most = sum(outcomes.values()) if outcome is None else outcomes.get(outcome, 0)
         changed = audit_log.of_job(connection, job.id, tenant)
-        return History(job, found, len(found) if seq is not None else most, outcomes, changed)
+        seen = leases.seen(connection, job.id, found, tenant)
+        return History(job, seen, len(found) if seq is not None else most, outcomes, changed)

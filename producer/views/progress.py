@@ -27,7 +27,7 @@ from nightshift.producer.views.deadlines import with_deadlines
 from nightshift.producer.views.last_sign import with_load_log
 from nightshift.producer.views.notebook import CellView
 from nightshift.producer.views.rates import Values
-from nightshift.producer.views.standings import with_standings
+from nightshift.producer.views.standings import with_standings, without_places
 from nightshift.producer.views.watching import Watching
 
 LINE_SECONDS = 5.0
@@ -315,10 +315,12 @@ def job_as_json(
     """What `status JOB --json` says; to readers of a `tenant` without names of machines, of others' jobs and of
     people, and without causes of outages.
     """
-    row, is_guest = facts.read(connection, job_id, here, tenant), tenant is not None
+    (row,) = without_places(connection, [facts.read(connection, job_id, here, tenant)], tenant)
+    is_guest = tenant is not None
     away = [each.as_json(is_guest=is_guest) for each in outages.listed(connection, job_id)]
     answers = answer_counts.of_job(connection, job_id).as_json()
-    return {**_as_json(row, watching.watching(connection, job_id)), **answers, "outages": away}
+    watch = watching.watching(connection, job_id, tenant)
+    return {**_as_json(row, watch), **answers, "outages": away}
 
 
 def _as_json(row: Values, found: Watching | None) -> dict[str, object]:

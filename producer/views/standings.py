@@ -1,17 +1,22 @@
 """Standings of jobs for every view: computed by the wing that explains jobs, when they are read."""
 
 from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Connection
+from nightshift.common.ledger.jobs import messages
 from nightshift.common.ledger.queries import job_pace, standings
 from nightshift.common.ledger.queries.standings import LAST, START, Filter, Key
+from nightshift.common.public_text import shown_path
 from nightshift.common.states import JobState, ShownState
 from nightshift.producer import wings
 from nightshift.producer.advice.here import Here
 from nightshift.producer.views.rates import Values
+
+PLACES = ("model", "output_uri")
+"""Columns of `job_pace` that have a folder."""
 
 
 def of(
@@ -30,18 +35,47 @@ def with_standings(
     connection: Connection, rows: Sequence[Values], here: Here, tenant: str | None = None
 ) -> list[dict[Any, Any]]:
     """Return rows of job_progress with their `standing`, None if no wing explains jobs, and with `waiting`, the sentence
-    of a job that waits.
+    of a job that waits; readers of a `tenant` see public messages.
     """
-    return joined(rows, of(connection, [row["job"] for row in rows], here, tenant))
+    known = of(connection, [row["job"] for row in rows], here, tenant)
+    return joined(connection, rows, known, tenant)
 
 
-def joined(rows: Sequence[Values], known: Mapping[int, Any]) -> list[dict[Any, Any]]:
+def joined(
+    connection: Connection, rows: Sequence[Values], known: Mapping[int, Any], tenant: str | None
+) -> list[dict[Any, Any]]:
     """Return rows of job_progress with their `standing` and `waiting`."""
-    return [
-        {**row, "standing": found, "waiting": _waiting(found)}
+    found = [
+        {**row, "standing": standing, "waiting": _waiting(standing)}
         for row in rows
-        for found in [known.get(row["job"])]
+        for standing in [known.get(row["job"])]
     ]
+    if tenant is not None:
+        return found
+    wholes = messages.wholes(connection, [row["job"] for row in found])
+    return [_in_full(row, wholes.get(row["job"], messages.NOTHING)) for row in found]
+
+
+def without_places(
+    connection: Connection, rows: Sequence[Values], tenant: str | None
+) -> Sequence[Values]:
+    """Return the rows; for readers of a `tenant` with the last names of folders that it did not name."""
+    if tenant is None:
+        return rows
+    unnamed = messages.of_unnamed_places(connection, [row["job"] for row in rows])
+    return [
+        {**row, **{name: shown_path(row[name] or "", ()) or None for name in PLACES}}
+        if row["job"] in unnamed
+        else row
+        for row in rows
+    ]
+
+
+def _in_full(row: Values, whole: messages.Whole) -> dict[Any, Any]:
+    standing = row["standing"]
+    if standing is not None:
+        standing = replace(standing, sentence=whole.text(standing.sentence))
+    return {**whole.row(row, "reason", "remark", "waiting"), "standing": standing}
 
 
 def _waiting(standing: Any) -> str | None:
@@ -85,7 +119,7 @@ class Board:
         """Return rows of job_progress with their `standing` and `waiting`."""
         closed = [row["job"] for row in rows if row["job"] not in self.standings]
         known = of(connection, closed, here, tenant) if closed else {}
-        return joined(rows, {**known, **self.standings})
+        return joined(connection, rows, {**known, **self.standings}, tenant)
 
 
 def board(

@@ -1,11 +1,11 @@
 """A watched job in words: how it waits for files, what its looks found, and how its watch ends."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from nightshift.common.ledger import Connection, Row
-from nightshift.common.ledger.jobs import generations, watches
+from nightshift.common.ledger import Connection
+from nightshift.common.ledger.jobs import generations, messages, watches
 from nightshift.common.ledger.jobs.watches import UnplannedFile
 from nightshift.common.text import counted
 
@@ -19,7 +19,7 @@ class Watching:
     tenant's limit, and how many generations the job has and has finished.
     """
 
-    row: Row
+    row: Mapping[Any, Any]
     files: Sequence[UnplannedFile]
     without_room: int
     generations: int
@@ -47,9 +47,9 @@ class Watching:
 STATES = ("waiting", "refused", "changed", "gone")
 
 
-def watching(connection: Connection, job_id: int) -> Watching | None:
-    """What is known of the watch of a job; None for a job that nobody watches."""
-    row = watches.status(connection, job_id)
+def watching(connection: Connection, job_id: int, tenant: str | None = None) -> Watching | None:
+    """What is known of the watch of a job, as a reader of a `tenant` may see it; None for a job that nobody watches."""
+    row: Mapping[Any, Any] | None = watches.status(connection, job_id)
     if row is None:
         return None
     without_room, waiting = watches.without_room(connection, job_id, MOST_FILES)
@@ -60,6 +60,10 @@ def watching(connection: Connection, job_id: int) -> Watching | None:
         for file in watches.unplanned(connection, job_id, state, MOST_FILES)
     ]
     number, finished = generations.counts(connection, job_id)
+    if tenant is None:
+        whole = messages.whole(connection, job_id)
+        row = whole.row(row, "error")
+        files = [replace(file, why=whole.text(file.why)) for file in files]
     return Watching(row, files, without_room, number, finished)
 
 

@@ -15,9 +15,10 @@ from nightshift.common.errors import BadInput, NightshiftError
 from nightshift.common.formats.reading import CutOff, NoRoom
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.holds import Hold
-from nightshift.common.ledger.jobs import jobs, watches
+from nightshift.common.ledger.jobs import jobs, messages, watches
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.jobs.watches import DueLook, UnplannedFile
+from nightshift.common.public_text import marked, private
 from nightshift.common.settings import Settings
 from nightshift.common.storage import FileInfo, Listing
 from nightshift.producer import wings
@@ -79,7 +80,7 @@ def look_once(ledger: Ledger, settings: Settings, who: str = "reaper") -> bool:
             with ledger.transaction() as connection:
                 if not watches.is_looking(connection, due.hold):
                     return True
-                watches.end_look(connection, due.hold, files=None, listing=None, error=str(error))
+                watches.end_look(connection, due.hold, files=None, listing=None, error=error)
             return True
         with ledger.transaction() as connection:
             if not watches.is_looking(connection, due.hold):
@@ -117,14 +118,19 @@ def _look(
         taken, left = _append_fitting(ledger, job, judged.ripe, due.hold, settings)
         for info in taken:
             del noted[info.uri]
-        for uri, why in left.waiting.items():
-            noted[uri] = replace(noted[uri], why=why)
-        for uri, why in left.refused.items():
-            noted[uri] = replace(noted[uri], state="refused", why=why)
+        with ledger.transaction() as connection:
+            for uri, why in left.waiting.items():
+                kept = messages.stored(connection, job.id, why)
+                noted[uri] = replace(noted[uri], why=kept)
+            for uri, why in left.refused.items():
+                kept = messages.stored(connection, job.id, why)
+                noted[uri] = replace(noted[uri], state="refused", why=kept)
     if stopped is not None:
         info, why = stopped
+        with ledger.transaction() as connection:
+            kept = messages.stored(connection, job.id, why)
         noted[info.uri] = UnplannedFile(
-            info.uri, info.size, info.fingerprint, "refused", due.now, why
+            info.uri, info.size, info.fingerprint, "refused", due.now, kept
         )
     _log_new(job, noted, before)
     if found.again and listing != due.listing:
@@ -138,8 +144,8 @@ class Left:
     that were refused.
     """
 
-    waiting: Mapping[str, str] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
+    waiting: Mapping[str, NightshiftError] = field(default_factory=dict)
+    refused: Mapping[str, NightshiftError] = field(default_factory=dict)
 
     def __or__(self, other: "Left") -> "Left":
         return Left({**self.waiting, **other.waiting}, {**self.refused, **other.refused})
@@ -159,15 +165,15 @@ def _append_fitting(
         if len(infos) == 1:
             uri = infos[0].uri
             if isinstance(error, NoRoom):
-                return [], Left(waiting={uri: f"{uri}: {error}"})
-            why = TOO_LONG.format(uri) if isinstance(error, CutOff) else str(error)
-            return [], Left(refused={uri: why})
+                return [], Left(waiting={uri: NightshiftError(f"{private(uri)}: {marked(error)}")})
+            too_long = NightshiftError(TOO_LONG.format(private(uri)))
+            return [], Left(refused={uri: too_long if isinstance(error, CutOff) else error})
         half = len(infos) // 2
         first, left = _append_fitting(ledger, job, infos[:half], look, settings)
         second, also_left = _append_fitting(ledger, job, infos[half:], look, settings)
         return [*first, *second], left | also_left
     return [info for info in infos if info.uri not in empty], Left(
-        refused={uri: f"{uri} has no rows" for uri in empty}
+        refused={uri: NightshiftError(f"{private(uri)} has no rows") for uri in empty}
     )
 
 

@@ -735,21 +735,21 @@ MUTANTS = (
     Mutant(
         "a foreign directory charges no batch",
         "worker/outputs.py",
-        "        raise StorageUnavailable(str(error)) from error\n",
+        "        raise StorageUnavailable(marked(error)) from error\n",
         "        raise\n",
         (f"{RUNNER}::test_nothing_is_written_to_a_directory_that_belongs_to_somebody_else_by_now",),
     ),
     Mutant(
         "an output that is never writable pauses its job",
         "worker/outputs.py",
-        "waits = self._of(job_id).proof_failed(now, str(error))",
+        "waits = self._of(job_id).proof_failed(now, marked(error))",
         "waits = False",
         (f"{RUNNER}::test_a_job_whose_output_is_never_writable_is_paused_with_the_reason",),
     ),
     Mutant(
         "a batch that ends an engine for good is a suspect",
         "worker/outcomes.py",
-        "leasing.lose, lease, error_text",
+        "leasing.lose, lease, error",
         "leasing.release, [lease]",
         (
             f"{RUNNER}::test_an_engine_that_cannot_be_started_again_costs_its_child_and_charges_a_suspect_alone",

@@ -2,9 +2,12 @@
 the machines of the operator.
 """
 
+import html
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from httpx2 import Response
@@ -19,11 +22,14 @@ from nightshift.common.errors import (
     StorageUnavailable,
 )
 from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.batches import failures, leasing
+from nightshift.common.ledger.jobs import jobs, watches
+from nightshift.common.public_text import private
 from nightshift.common.settings import load_settings
 from nightshift.producer.serve import app as serve_app
 from nightshift.producer.serve import errors
 from nightshift.producer.serve.calls import JSON_OBJECT
-from nightshift.producer.serve.hidden_paths import Hidden
+from nightshift.producer.serve.console import app as console
 from nightshift.producer.serve.ledger import keys, tenants
 from tests.support.fleet import function_spec
 from tests.support.world import World
@@ -40,7 +46,7 @@ class Site:
         with ledger.transaction() as connection:
             tenants.ensure(connection, "acme")
             key = keys.create(connection, "acme", "any", "user", None)[1]
-        app = serve_app.build(ledger, settings)
+        self.app = app = serve_app.build(ledger, settings)
         headers = {"authorization": f"Bearer {key}"}
         self.client = TestClient(app, headers=headers, raise_server_exceptions=False)
 
@@ -187,40 +193,118 @@ def test_a_webhook_keeps_each_event_once_and_no_address_with_a_break(site: Site)
 def test_no_answer_names_a_path_of_the_server_that_its_caller_did_not_name(
     site: Site, world: World, tmp_path: Path
 ) -> None:
-    """What the ledger and messages hold of paths, seen by a user, and by whoever asks this machine."""
+    """What the ledger and messages hold of paths, seen by a user, by an operator, and by whoever asks this machine."""
+    own, store = tmp_path / "own", tmp_path / "store"
+    world.do(f"UPDATE tenants SET roots = '{{{own}}}'")
     job = world.job(3, tenant="acme")
-    place = f"{tmp_path}/store/acme/files/file-1.jsonl"
-    inputs = f"{tmp_path}/store/acme/inputs/file-2.csv"
-    world.do(
-        f"UPDATE jobs SET state = 'failed', reason = '{place}: cut off; {inputs}; "
-        f"{Path(serve_app.__file__)} line 3', finished_at = now()"
+    world.do(f"UPDATE jobs SET roots = '{{{own}}}', uploads = '{store}/acme/inputs'")
+    place = f"{store}/acme/files/file-1.jsonl"
+    inputs, source = f"{store}/acme/inputs/file-2.csv", f"{own}/in.jsonl"
+    ours = (place, str(Path(serve_app.__file__).parent), str(tmp_path / "models"), "/scratch")
+    world.run(
+        jobs.fail,
+        job,
+        BadInput(
+            f"{private(place)}: cut off; {private(inputs)}; {private(source)}; "
+            f"{private(Path(serve_app.__file__))} line 3"
+        ),
     )
     seen = site.client.get(f"/api/jobs/{job}").text
     assert "file-1.jsonl: cut off" in seen
     assert inputs in seen, "the specs of the tenant name its uploads"
-    assert place not in seen
-    assert str(Path(serve_app.__file__).parent) not in seen
-    assert str(tmp_path / "store") not in site.client.get(f"/api/jobs/{job}/explain").text.replace(
-        inputs, ""
-    )
+    assert source in seen
+    assert not [each for each in ours if each in seen]
     world.do("UPDATE tenants SET callables = true")
     refused = site.client.post("/api/jobs", json=function_spec("x", Path(place), tmp_path / "o"))
     assert place in refused.json()["error"]["message"], "which the caller has named"
+    operator = {"authorization": f"Bearer {key(world, 'operator')}"}
+    assert place in site.client.get(f"/api/jobs/{job}", headers=operator).text
     world.do("DELETE FROM api_keys")
     local = TestClient(site.client.app, base_url="http://127.0.0.1")
     assert place in local.get(f"/api/jobs/{job}").text
 
 
-def test_a_line_of_results_names_its_file_without_the_place(tmp_path: Path) -> None:
-    hidden = Hidden(
-        load_settings(serve_store=f"{tmp_path}/store", serve_models=tmp_path / "m.yaml")
+SECRETS = (
+    pytest.param("{} cannot be read", id="as it is"),
+    pytest.param("open({!r}) failed", id="quoted"),
+    pytest.param("PUT https://host/o?name={quoted}: 403", id="in an address"),
+    pytest.param('{{"file": "{escaped}"}}', id="in JSON"),
+    pytest.param("the cache /scratch/worker-7/hub has no room", id="of another machine"),
+)
+
+
+@pytest.mark.parametrize("message", SECRETS)
+@pytest.mark.parametrize("kind", [BadInput, OSError])
+def test_a_message_with_a_path_that_nobody_marked_is_for_operators(
+    site: Site, world: World, tmp_path: Path, message: str, kind: type[Exception]
+) -> None:
+    """In every table that a tenant's pages and answers read, however the path is written."""
+    place = f"{tmp_path}/store/acme/files/file-1.jsonl"
+    ways = {"quoted": quote(place, safe=""), "escaped": place.replace("/", "\\/")}
+    whole = message.format(place, **ways)
+    forms = (*ways.values(), place, "/scratch")
+    error = kind(whole)
+    job = world.job(1, 1, 1, tenant="acme")
+    fail = partial(failures.fail, error=error, permanent=True, max_attempts=1, backoff_seconds=60)
+    world.run(fail, world.lease(job))
+    world.run(lambda connection: leasing.release(connection, [world.lease(job)], error=error))
+    world.run(jobs.remark, job, error)
+    world.run(lambda connection: watches.start(connection, job, 60))
+    world.do("UPDATE job_watches SET next_look_at = now()")
+    due = world.run(watches.take_due, "reaper")
+    assert due is not None
+    end = partial(watches.end_look, files=None, listing=None, error=error)
+    world.run(end, due.hold)
+    world.run(jobs.pause, job, error)
+    console.add(site.app)
+    places = [
+        "/api/jobs",
+        *(f"/api/jobs/{job}{each}" for each in ("", "/explain", "/history", "/errors")),
+        "/",
+        *(f"/jobs/{job}{each}" for each in ("", "/failed", "/batches/0", "/batches/1")),
+    ]
+    operator = {"authorization": f"Bearer {key(world, 'operator')}"}
+    for each in places:
+        answer = site.client.get(each)
+        assert answer.status_code == 200, (each, answer.text)
+        text = f"{answer.text} {html.unescape(answer.text)}"
+        assert not [form for form in forms if form in text or form in repr(text)], each
+    for each in (f"/api/jobs/{job}", f"/api/jobs/{job}/explain", f"/api/jobs/{job}/history"):
+        answer = site.client.get(each, headers=operator).json()
+        assert any(whole in text for text in texts(answer)), each
+
+
+def texts(value: Any) -> list[str]:
+    """Every text in a JSON value."""
+    if isinstance(value, str):
+        return [value]
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for each in inner for text in texts(each)]
+
+
+def key(world: World, role: Any) -> str:
+    """A new key of the tenant acme."""
+    return world.run(lambda connection: keys.create(connection, "acme", role, role, None)[1])
+
+
+def test_a_batch_of_the_openai_api_names_no_folder_of_the_server(
+    site: Site, world: World, tmp_path: Path
+) -> None:
+    """Its tenant has named neither its files nor its model."""
+    store, model = f"{tmp_path}/store/acme", f"{tmp_path}/models/small"
+    job = world.job(
+        3,
+        tenant="acme",
+        input={"uri": f"{store}/files/file-1.jsonl", "format": "openai"},
+        task={"kind": "requests", "endpoint": "/v1/chat/completions"},
+        engine={"backend": "vllm", "model": model},
+        output={"uri": f"{store}/batches/batch_1"},
     )
-    why = f"{tmp_path}/store/acme/files/file-1.jsonl line 3: no valid JSON"
-    assert hidden.text(why) == "file-1.jsonl line 3: no valid JSON"
-    assert (
-        hidden.text(f"cannot load {tmp_path}/models/small: no file") == "cannot load small: no file"
-    )
-    assert (
-        hidden.text(f"s3://x{tmp_path}/store/a /elsewhere/b")
-        == f"s3://x{tmp_path}/store/a /elsewhere/b"
-    )
+    world.do(f"UPDATE jobs SET output_uri = '{store}/batches/batch_1'")
+    world.do(f"UPDATE input_files SET uri = '{store}/files/file-1.jsonl'")
+    console.add(site.app)
+    for each in ("/api/jobs", f"/api/jobs/{job}", f"/jobs/{job}", "/"):
+        seen = site.client.get(each)
+        assert seen.status_code == 200, seen.text
+        assert store not in seen.text, each
+        assert model not in seen.text, each

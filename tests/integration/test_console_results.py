@@ -5,7 +5,6 @@ import io
 import json
 import math
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -21,17 +20,20 @@ import uvicorn
 from nightshift.common.errors import SourceChanged
 from nightshift.common.ledger import Connection, Ledger
 from nightshift.common.settings import load_settings
+from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
+from nightshift.producer import closed_jobs
 from nightshift.producer.results import download
 from nightshift.producer.results.collect import collect
 from nightshift.producer.serve import connections, downloads, server
 from nightshift.producer.serve.slow import STORE, SlowWork
+from nightshift.producer.submit import submit as intake
 from nightshift.worker.engines.function.host import Rows
 from tests.integration.test_retention import age, archive
 from tests.integration.test_retry import Function, moody
 from tests.integration.test_retry import Site as JobSite
 from tests.support import arrow_memory, console_site
-from tests.support.fleet import wait_until
+from tests.support.fleet import function_spec, wait_until
 
 ODD = "one\u2028two\u2029three\x85four\\u2028é"
 
@@ -265,20 +267,37 @@ def test_what_is_no_such_file_is_refused_in_a_sentence(
     assert head.headers["x-nightshift-rows"] == "40"
 
 
-def test_messages_of_errors_name_no_path_of_the_server(
-    made: JobSite, site: console_site.Site
+@pytest.mark.parametrize("how", ["a source that is gone", "a row without its id"])
+def test_messages_of_rows_name_no_path_that_their_tenant_did_not_name(
+    made: JobSite, site: console_site.Site, how: str
 ) -> None:
-    def fails(_rows: Rows) -> Sequence[dict[str, Any]]:
-        raise ValueError(f"{sys.prefix}/secret/model.bin is broken")
-
-    place = submit(made)
-    made.work(fails)
+    """The parts have the texts that the tenant may read; an operator reads whole ones of a dead batch."""
+    if how == "a row without its id":
+        source = made.folder / "in" / "a.jsonl"
+        source.parent.mkdir()
+        source.write_text('{"id": "a", "text": "x"}\n{"id": null}\n')
+        data = function_spec("moody", source, made.folder / "out")
+        made.job_id = intake.submit(made.ledger, parse_spec(data, "test"), load_settings()).job_id
+    else:
+        submit(made)
+        source = made.folder / "in" / "a.parquet"
+    with made.ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET tenant = 'acme'")
+    if how == "a source that is gone":
+        source.rename(made.folder / "away")
+    made.work(moody())
+    place = f"/jobs/{made.job_id}"
     for kind in ("jsonl", "csv"):
-        got = site.browser("viewer").get(f"{place}?format={kind}").text
-        assert "model.bin is broken" in got
-        assert "secret" not in got
-    table = pq.read_table(io.BytesIO(site.browser("viewer").get(f"{place}?format=parquet").content))
-    assert "secret" not in str(table.column("error").to_pylist())
+        got = site.browser("viewer").get(f"{place}/results?format={kind}").text
+        assert f"{source.name} " in got
+        assert str(made.folder) not in got
+    bare = site.browser("viewer").get(f"{place}/results?format=parquet").content
+    errors = pq.read_table(io.BytesIO(bare)).column("error").to_pylist()
+    assert str(made.folder) not in str(errors)
+    assert str(made.folder) not in site.browser("viewer").get(f"{place}/failed").text
+    _, rows = closed_jobs.errors(made.ledger, made.job, kind=None, limit=50)
+    whole = [row for row in rows if str(source) in row["message"]]
+    assert len(whole) == (0 if how == "a row without its id" else 40)
 
 
 def test_parts_that_are_gone_are_told_before_the_first_byte(

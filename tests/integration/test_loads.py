@@ -19,6 +19,7 @@ from nightshift.common.ledger.fleet import workers
 from nightshift.common.ledger.fleet.slots import Machine, SlotReport
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.queries import job_pace
+from nightshift.common.public_text import private
 from nightshift.common.states import JobState
 from nightshift.producer.advice.here import FLEET
 from nightshift.producer.views import tables
@@ -105,6 +106,34 @@ def test_two_machines_that_fail_for_the_jobs_own_reason_fail_its_job_and_no_othe
     assert job.state is JobState.FAILED
     assert job.reason == "the engine could not be loaded: no such thing"
     assert state(world, other) is JobState.RUNNING
+
+
+def test_a_tenant_reads_of_a_failed_load_no_folder_of_the_worker(world: World) -> None:
+    """While machines try again and once the job has failed; an operator reads the whole error."""
+    job_id = world.job(1, tenant="acme")
+    reaper(world)
+    key = world.specs[job_id].engine_key
+    error = EngineLoadFailed(f"the model folder {private('/srv/models/small')} has no weights")
+
+    def read(tenant: str | None) -> str:
+        with world.ledger.transaction() as connection:
+            row = job_pace.of(connection, job_id)
+            (seen,) = with_standings(connection, [row], FLEET, tenant)
+        return f"{seen['reason']} {seen['standing'].sentence}"
+
+    def reads_as_it_may() -> None:
+        assert "the model folder small has no weights" in read("acme")
+        assert "/srv/models" not in read("acme")
+        assert "the model folder /srv/models/small has no weights" in read(None)
+
+    lives(world, "a", "b")
+    world.run(loads.failed, machine("a"), key, case_of(error), error, POLICY)
+    world.do("UPDATE slots SET state = 'lost' WHERE host = 'b'")
+    assert state(world, job_id) is JobState.RUNNING
+    reads_as_it_may()
+    world.run(loads.failed, machine("b"), key, case_of(error), error, POLICY)
+    assert state(world, job_id) is JobState.FAILED
+    reads_as_it_may()
 
 
 def test_failed_loads_fail_no_job_while_a_living_child_has_the_engine(world: World) -> None:

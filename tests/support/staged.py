@@ -204,8 +204,8 @@ def engine_does_not_load(world: World) -> Staged:
     for host in ("gpu-8", "gpu-9"):
         machine(world, host, found, "big", state="free")
         world.do(
-            "INSERT INTO refusals (supervisor, host, failures, pool, engine_key, error, retry_at) VALUES "
-            "(%s, %s, 3, 'big', %s, %s, now() + interval '1 day')",
+            "INSERT INTO refusals (supervisor, host, failures, pool, engine_key, error, public_error, retry_at) VALUES "
+            "(%s, %s, 3, 'big', %s, %s, 'no space left on device', now() + interval '1 day')",
             *(f"s-{host}", host, world.specs[found].engine_key),
             "no space left on device: /models/cache is full",
         )

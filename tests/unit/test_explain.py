@@ -32,7 +32,7 @@ READY = SlotFact("a", "ready", OWN)
 LOADING = SlotFact("a", "loading", OWN, child_seconds=80)
 TAKEN = SlotFact("a", "ready", OTHER, job="urgent", job_id=3, priority=5)
 SERVES = SlotFact("a", "ready", OTHER, serves=OTHER)
-FAILED = SetAside("a", "no GPU memory", 20)
+FAILED = SetAside("a", "no GPU memory", "no GPU memory", 20)
 AWAY = Outage(
     7, "disk", Kind.STORAGE, 1, ("gpu-1",), datetime(2026, 1, 1, tzinfo=UTC), 9.0, "No space left"
 )

@@ -1,5 +1,6 @@
 """Rows to requests, and outcomes to the table of a part: no row is lost on either way."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,28 @@ def table_of(job: JobSpec, found: RowResults, schema: pa.Schema | None = None) -
     schema = schema or output_schema.inferred_schema(job, INPUTS, found.answers())
     assert schema is not None
     return part_table(job, schema, found)
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        (None, "OSError: no file /srv/hub/model"),
+        ((), "OSError: the message is left out, since it names a file of the worker"),
+        (("/srv/hub",), "OSError: no file /srv/hub/model"),
+    ],
+)
+def test_the_message_of_a_library_names_no_file_of_the_worker_to_a_tenant(
+    own: Sequence[str] | None, message: str
+) -> None:
+    why = "OSError: no file /srv/hub/model"
+    given = {
+        0: Refusal(RowErrorKind.REFUSED, why, of_library=True),
+        1: Refusal(RowErrorKind.FUNCTION_ERROR, why),
+    }
+    found = results(given)
+    found.own = own
+    errors = table_of(spec(generate("{{ text }}")), found).errors
+    assert [error.message for error in errors] == [message, why]
 
 
 def test_a_generate_part_has_the_documented_columns_in_order() -> None:

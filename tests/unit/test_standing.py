@@ -79,7 +79,10 @@ CASES: list[tuple[str, dict[str, Any], str, str, bool]] = [
     ("lost", {"slots": [replace(READY, state="lost")]}, "waits", "lost", False),
     (
         "its engine cannot be loaded",
-        {"slots": [replace(READY, state="free")], "set_aside": [SetAside("host-9", "no", 20.0)]},
+        {
+            "slots": [replace(READY, state="free")],
+            "set_aside": [SetAside("host-9", "no", "no", 20.0)],
+        },
         "waits",
         "load_failed",
         True,

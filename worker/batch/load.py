@@ -11,6 +11,7 @@ from nightshift.common.formats import input_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import for_python
 from nightshift.common.ledger.fleet.outages import Kind
+from nightshift.common.public_text import shown_path
 from nightshift.common.spec import FunctionTask, JobSpec
 from nightshift.common.spec.table_uris import table_rows
 from nightshift.worker.batch.inference import LoadedBatch
@@ -58,9 +59,15 @@ class Loader:
                 self._child.recorder.went_on(Kind.STORAGE, job.id)
             moved()
             with self._child.recorder.span(Stage.READ):
+                source = lease.descriptor.source
+                title = shown_path(source.uri, job.own)
                 rows = input_rows.read_rows(
                     spec,
-                    dataclasses.replace(lease.descriptor, rows=lease.todo),
+                    dataclasses.replace(
+                        lease.descriptor,
+                        source=dataclasses.replace(source, title=title),
+                        rows=lease.todo,
+                    ),
                     spec.read_columns,
                     self._cache,
                     job.inputs,
@@ -71,7 +78,9 @@ class Loader:
                 requests, refused = job.renderer.render(rows.table, rows.row_index, moved)
         passed = [part.select(spec.passed_columns) for part in (rows.table, rows.bad_table)]
         row_index = [*rows.row_index, *rows.bad]
-        results = RowResults(row_index, pa.concat_tables(passed), {**refused}, dict(rows.bad))
+        results = RowResults(
+            row_index, pa.concat_tables(passed), {**refused}, dict(rows.bad), job.own
+        )
         self._child.window.spending.run(lease.job_id, len(lease.todo) - len(requests))
         batch.rows_failed = len(lease.todo) - len(requests)
         self._child.window.row_finished(batch, batch.rows_failed)

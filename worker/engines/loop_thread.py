@@ -117,7 +117,9 @@ async def _run_row(
     except BadImage as error:
         outcome = Refusal(RowErrorKind.RENDER_ERROR, str(error))
     except Exception as error:
-        outcome = Refusal(RowErrorKind.REFUSED, refused(f"{type(error).__name__}: {error}"))
+        outcome = Refusal(
+            RowErrorKind.REFUSED, refused(f"{type(error).__name__}: {error}"), of_library=True
+        )
     # A row may be refused, or be too late, before it began: from now on nobody withdraws it.
     if work.begin(row_index):
         work.emit(position, outcome)

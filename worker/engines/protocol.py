@@ -84,6 +84,8 @@ class Refusal:
     """Why one row has no answer, with the tokens that were spent nevertheless.
 
     The tokens are those of Usage. `columns` are columns of the task that describe the failure, such as a server's status.
+    `of_library` says that the message is an error of a library that nobody expected: if it names a path, tenants do not
+    read it.
     """
 
     kind: RowErrorKind
@@ -94,6 +96,7 @@ class Refusal:
     columns: Mapping[str, Any] = field(default_factory=dict)
     reasoning_tokens: int = 0
     estimated_tokens: int = 0
+    of_library: bool = False
 
 
 Outcome = Answer | Refusal

@@ -12,6 +12,7 @@ from nightshift.common.formats.part_rows import column_sum, error_column, row_er
 from nightshift.common.formats.values import to_list
 from nightshift.common.ledger.batches.records import Tokens
 from nightshift.common.ledger.jobs.answer_counts import NOTHING, AnswerCounts
+from nightshift.common.public_text import left_out
 from nightshift.common.row_errors import Failure, RowError
 from nightshift.common.spec import ANSWERED_BY, PARSED, RESERVED_ANSWERS, GenerateTask, JobSpec
 from nightshift.common.states import RowErrorKind
@@ -24,13 +25,14 @@ from nightshift.worker.rows.columns import answer_column, parsed_column
 class RowResults:
     """The outcomes of a batch's rows so far, and the failures of rows that no engine got.
 
-    `passed` holds the id and pass-through columns, aligned with `row_index`.
+    `passed` holds the id and pass-through columns, aligned with `row_index`. `own` is that of the job.
     """
 
     row_index: Sequence[int]
     passed: pa.Table
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     failures: dict[int, Failure] = field(default_factory=dict)
+    own: Sequence[str] | None = None
 
     def finished(self) -> list[int]:
         """Row indices that have an outcome or a failure, ascending."""
@@ -126,7 +128,10 @@ def _failures(schema: pa.Schema, results: RowResults) -> dict[int, Failure]:
     own = known.difference(RESERVED_ANSWERS)
     for row, outcome in results.outcomes.items():
         if not isinstance(outcome, Answer):
-            failures[row] = Failure.of(outcome.kind, outcome.message)
+            message = outcome.message
+            if outcome.of_library:
+                message = left_out(message, results.own)
+            failures[row] = Failure.of(outcome.kind, message)
             continue
         if own.issuperset(outcome.columns):
             continue

@@ -221,7 +221,7 @@ class Supervisor:
 
     def _refuse(self, connection: Connection, engine_key: str, error: EngineLoadFailed) -> None:
         policy = load_policy(self.settings)
-        loads.failed(connection, self._machine, engine_key, case_of(error), str(error), policy)
+        loads.failed(connection, self._machine, engine_key, case_of(error), error, policy)
 
     def _choose_or_say_why(self) -> None:
         """Chooses; SchemaMismatch when Postgres refuses a statement since its tables moved on."""

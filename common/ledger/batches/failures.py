@@ -5,6 +5,7 @@ from sqlalchemy import RowMapping, text
 from nightshift.common.ledger.batches import commits
 from nightshift.common.ledger.batches.records import Lease, Part
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.jobs import messages
 
 FAIL = text("""
     WITH failed AS (
@@ -29,7 +30,7 @@ FAIL = text("""
 def fail(
     connection: Connection,
     lease: Lease,
-    error: str,
+    error: str | BaseException,
     *,
     permanent: bool,
     max_attempts: int,
@@ -44,7 +45,7 @@ def fail(
         FAIL,
         {
             **lease.fence,
-            "error": error,
+            "error": messages.stored(connection, lease.job_id, error),
             "permanent": permanent,
             "max_attempts": max_attempts,
             "backoff_seconds": backoff_seconds,

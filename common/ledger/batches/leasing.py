@@ -13,6 +13,7 @@ from nightshift.common.descriptor import RowRanges
 from nightshift.common.ledger.batches.records import LONE_LOSSES, NO_ROWS, Lease
 from nightshift.common.ledger.batches.splits import halve
 from nightshift.common.ledger.connection import Connection, scan_in_order
+from nightshift.common.ledger.jobs import messages
 from nightshift.common.states import Outcome
 
 RENEW = text("""
@@ -131,11 +132,11 @@ def release(
     connection: Connection,
     leases: Sequence[Lease],
     *,
-    error: str | None = None,
+    error: str | BaseException | None = None,
     pause_seconds: float = 0,
     unsent: RowRanges = NO_ROWS,
 ) -> None:
-    """Gives batches back untouched: pending, nothing charged. Lost ones are passed over.
+    """Gives batches of one job back untouched: pending, nothing charged. Lost ones are passed over.
 
     After an outage (`error` names it) nobody claims them again for `pause_seconds`. `unsent` are the rows of
     them whose requests were never sent to the engine.
@@ -144,12 +145,14 @@ def release(
     if len(unsent):
         for lease in leases:
             connection.execute(NOTE_UNSENT, {**lease.fence, "unsent": unsent})
-    _free(connection, held, Outcome.RELEASED, error, pause_seconds)
+    kept = None if error is None else messages.stored(connection, leases[0].job_id, error)
+    _free(connection, held, Outcome.RELEASED, kept, pause_seconds)
 
 
-def lose(connection: Connection, lease: Lease, error: str) -> None:
+def lose(connection: Connection, lease: Lease, error: str | BaseException) -> None:
     """An engine ended over this batch alone, which is a suspect: `losses + 1`."""
-    _lose(connection, _held(connection, [lease]), error)
+    kept = messages.stored(connection, lease.job_id, error)
+    _lose(connection, _held(connection, [lease]), kept)
 
 
 def release_batch(connection: Connection, batch_id: int, why: str) -> Any | None:
@@ -170,14 +173,15 @@ def pieces(connection: Connection, job_id: int, seq: int) -> Sequence[int]:
     return connection.scalars(statement, {"job_id": job_id, "seq": seq}).all()
 
 
-def released_before(connection: Connection, lease: Lease, error: str) -> int:
+def released_before(connection: Connection, lease: Lease, error: str | BaseException) -> int:
     """How many earlier leases of the batch were released with the same error, within a day."""
     statement = text("""
         SELECT count(*) FROM attempts
         WHERE batch_id = :id AND attempt < :attempt AND outcome = 'released' AND error = :error
           AND ended_at > now() - interval '1 day'
     """)
-    return int(connection.scalar(statement, {**lease.fence, "error": error}) or 0)
+    kept = messages.stored(connection, lease.job_id, error)
+    return int(connection.scalar(statement, {**lease.fence, "error": kept}) or 0)
 
 
 def release_owner(connection: Connection, owner: str, kept: Sequence[int] = ()) -> int:

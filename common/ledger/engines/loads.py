@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 
 from sqlalchemy import RowMapping, text
 
+from nightshift.common import public_text
 from nightshift.common.allocation.load_errors import Case, Concern, FailedLoad, fails_jobs
-from nightshift.common.errors import BadInput
+from nightshift.common.errors import BadInput, NightshiftError
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.fleet.slots import Machine
 from nightshift.common.ledger.jobs import jobs
@@ -39,13 +40,16 @@ def failed(
     machine: Machine,
     engine_key: str,
     case: Case,
-    error: str,
+    error: str | NightshiftError,
     policy: LoadPolicy,
 ) -> bool:
     """Sets the machine aside for the engine; True when the jobs that need the engine fail now."""
-    error = kept_message(error)
-    _count(connection, machine.pool, engine_key, error)
-    _set_aside(connection, machine, engine_key, case, error, policy.backoff_seconds)
+    whole = kept_message(str(error))
+    public = public_text.shown(public_text.marked(error))
+    _count(connection, machine.pool, engine_key, whole)
+    _set_aside(
+        connection, machine, engine_key, case, whole, kept_message(public), policy.backoff_seconds
+    )
     over = fails_jobs(
         *_known(connection, machine, engine_key, policy.alive_seconds),
         in_use=_in_use(connection, machine.pool, engine_key),
@@ -59,8 +63,9 @@ def failed(
             AND state = 'running' ORDER BY id
         """)
         engine = {"pool": machine.pool, "engine_key": engine_key}
+        why = NightshiftError(f"the engine could not be loaded: {public_text.marked(error)}")
         for job_id in connection.scalars(of_engine, engine).all():
-            jobs.fail(connection, job_id, f"the engine could not be loaded: {error}")
+            jobs.fail(connection, job_id, why)
     return over
 
 
@@ -196,6 +201,7 @@ def _set_aside(
     engine_key: str,
     case: Case,
     error: str,
+    public_error: str,
     backoff_seconds: float,
 ) -> None:
     """Children of the machine that failed together count as one failure; `failed_since` is the first
@@ -203,11 +209,12 @@ def _set_aside(
     """
     statement = text("""
         INSERT INTO refusals AS r (pool, engine_key, supervisor, host, failures, retry_at, error,
-                                   concern, passes)
+                                   public_error, concern, passes)
         VALUES (:pool, :engine_key, :supervisor, :host, 1,
-                now() + make_interval(secs => :backoff), :error, :concern, :passes)
+                now() + make_interval(secs => :backoff), :error, :public_error, :concern, :passes)
         ON CONFLICT (pool, engine_key, supervisor) DO UPDATE
-        SET failures = r.failures + 1, error = excluded.error, concern = excluded.concern,
+        SET failures = r.failures + 1, error = excluded.error,
+            public_error = excluded.public_error, concern = excluded.concern,
             passes = excluded.passes, failed_at = now(),
             failed_since = CASE WHEN r.concern = excluded.concern THEN r.failed_since
                                 ELSE now() END,
@@ -219,6 +226,7 @@ def _set_aside(
         **asdict(machine),
         "engine_key": engine_key,
         "error": error,
+        "public_error": public_error,
         "concern": case.concern,
         "passes": case.passes,
         "backoff": backoff_seconds,

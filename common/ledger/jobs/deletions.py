@@ -38,6 +38,7 @@ REST = (
     "DELETE FROM input_files WHERE job_id = :id",
     "DELETE FROM job_archives WHERE job_id = :id",
     "DELETE FROM job_watches WHERE job_id = :id",
+    "DELETE FROM whole_messages WHERE job_id = :id",
     "DELETE FROM table_files WHERE job_id = :id",
     "DELETE FROM table_commits WHERE job_id = :id",
     "DELETE FROM job_tables WHERE job_id = :id",

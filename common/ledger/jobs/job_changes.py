@@ -20,7 +20,6 @@ from nightshift.common.ledger.jobs import jobs
 from nightshift.common.spec import STORED, JobSpec
 from nightshift.common.spec.changes import changed, with_engine_args
 from nightshift.common.states import JobState
-from nightshift.common.text import kept_message
 
 MOVES_BATCHES = frozenset({"priority", "pool", "max_parallel", "revision"})
 """Fields that stand in queued batches, or bound how many there are."""
@@ -96,7 +95,11 @@ def change(
 
 
 def change_engine(
-    connection: Connection, job_id: int, engine_key: str, args: Mapping[str, Any], why: str
+    connection: Connection,
+    job_id: int,
+    engine_key: str,
+    args: Mapping[str, Any],
+    why: BaseException,
 ) -> bool:
     """Gives a job that is not over an engine with other arguments, since the one that it has under this
     key runs none of its rows; `why` is kept as its remark. False where the job has another key by now,
@@ -118,7 +121,7 @@ def change_engine(
         return False
     after, written = with_engine_args(stored, args)
     _store(connection, job_id, after, written, True)
-    jobs.remark(connection, job_id, kept_message(why))
+    jobs.remark(connection, job_id, why)
     before = stored["engine"].get("args", {})
     detail = {
         f"engine.args.{name}": [before.get(name), value]

@@ -11,7 +11,7 @@ from nightshift.common.ledger import holds
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.holds import Hold, Kind
-from nightshift.common.ledger.jobs import tenant_costs
+from nightshift.common.ledger.jobs import messages, tenant_costs
 from nightshift.common.ledger.jobs.failure_limits import REFUSED_ALIKE, refused_alike
 from nightshift.common.ledger.jobs.jobs import lock, pause_refused
 from nightshift.common.states import JobState
@@ -160,7 +160,7 @@ def note_ids(connection: Connection, job_id: int, counted: Mapping[str, Any] | N
     connection.execute(statement, {"id": job_id, "counted": written})
 
 
-def abandon(connection: Connection, hold: Hold, reason: str) -> bool:
+def abandon(connection: Connection, hold: Hold, reason: str | BaseException) -> bool:
     """Closes a job whose files can never be finished: failed, unless it was cancelled. False when
     a retry has opened it again, since its files are not final then, or when somebody else finishes it.
     """
@@ -186,7 +186,9 @@ def _why_dead(connection: Connection, job_id: int, dead: int) -> str:
     return f"{total}{some}: {worst.last_error}"
 
 
-def _close(connection: Connection, hold: Hold, end: JobState, reason: str | None) -> bool:
+def _close(
+    connection: Connection, hold: Hold, end: JobState, reason: str | BaseException | None
+) -> bool:
     """Writes the end of a job whose row is locked; what failed or was cancelled keeps the reason that it
     has. False where the hold is lost.
     """
@@ -201,7 +203,8 @@ def _close(connection: Connection, hold: Hold, end: JobState, reason: str | None
         WHERE id = :id AND closed_at IS NULL AND {holds.held(Kind.FINISH, "id")}
     """)
     job_id = int(hold.subject)
-    given = {"id": job_id, "state": end, "reason": reason, "token": hold.token}
+    kept = None if reason is None else messages.stored(connection, job_id, reason)
+    given = {"id": job_id, "state": end, "reason": kept, "token": hold.token}
     if not connection.execute(statement, given).rowcount:
         return False
     tenant_costs.count(connection, job_id)

@@ -37,6 +37,17 @@ def still_held(admitted: Admitted, tenant_roots: Sequence[str] | None) -> tuple[
     return tuple(dict.fromkeys((*both, *of_server)))
 
 
+def owned(
+    tenant: str, admitted: Admitted, tenant_roots: Sequence[str] | None
+) -> tuple[str, ...] | None:
+    """The folders of a job's tenant, whose paths the tenant may read in messages about the job; None for a job of the
+    command line, which has no tenant.
+    """
+    if not tenant:
+        return None
+    return still_held(admitted, tenant_roots) or ()
+
+
 def _narrower(one: str, other: str) -> str | None:
     """The one of two folders that lies in the other; None where neither does."""
     for inner, outer in ((one, other), (other, one)):

@@ -13,7 +13,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger import holds
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.jobs import failure_limits, job_roots
+from nightshift.common.ledger.jobs import failure_limits, job_roots, messages
 from nightshift.common.states import JOB_MOVES, JobState
 from nightshift.common.text import counted, first_few
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Job:
     """One job as the ledger knows it; `engine_key` is that of its queue and its children, which another release may
     have computed in another way from the same spec. `output_schema` is a serialized Arrow schema or None. `roots` are
-    the folders that it was admitted under and that its tenant still has; None where it is held to none.
-    `resolved` is what the first load of its model fixed; None before.
+    the folders that it was admitted under and that its tenant still has; None where it is held to none. `own` are the
+    folders whose paths the tenant of the job may read in messages; None for a job without a tenant. `resolved` is what the first load of its model fixed; None before.
     """
 
     id: int
@@ -44,6 +44,7 @@ class Job:
     closed_at: datetime | None
     retries: int
     roots: tuple[str, ...] | None = None
+    own: tuple[str, ...] | None = None
     resolved: dict[str, Any] | None = None
     archived_at: datetime | None = None
 
@@ -56,7 +57,7 @@ class Job:
 SELECT_JOB = text("""
     SELECT j.id, j.state, j.reason, j.spec, j.engine_key, j.identity, j.spec_identity, j.output_uri, j.input_schema,
            j.output_schema, j.created_at, j.finished_at, j.closed_at, j.retries, j.roots, j.uploads, j.outputs,
-           j.resolved, j.archived_at, t.roots AS tenant_roots
+           j.resolved, j.archived_at, j.tenant, t.roots AS tenant_roots
     FROM jobs j LEFT JOIN tenants t ON t.name = j.tenant WHERE j.id = :id
 """)
 """One job with all that `Job` has."""
@@ -72,14 +73,18 @@ def get(connection: Connection, job_id: int | None) -> Job | None:
     found = dict(row)
     named = ("roots", "uploads", "outputs")
     admitted = job_roots.Admitted(**{name: found.pop(name) for name in named})
-    roots = job_roots.still_held(admitted, found.pop("tenant_roots"))
+    tenant, tenant_roots = found.pop("tenant"), found.pop("tenant_roots")
+    roots = job_roots.still_held(admitted, tenant_roots)
+    own = job_roots.owned(tenant, admitted, tenant_roots)
     # Tables of all jobs need no spec, whose parsers are a sixth of the imports of `nightshift status`.
     from nightshift.common import storage
     from nightshift.common.spec import STORED, JobSpec
 
     storage.keep_within(found["output_uri"], roots, storage.OF_JOB)
     spec = JobSpec.model_validate(found["spec"], context=STORED)
-    return Job(**{**found, "state": JobState(found["state"]), "spec": spec, "roots": roots})
+    return Job(
+        **{**found, "state": JobState(found["state"]), "spec": spec, "roots": roots, "own": own}
+    )
 
 
 def engine_key(connection: Connection, job_id: int) -> str | None:
@@ -192,7 +197,7 @@ def gone(job_id: int) -> BadInput:
     return BadInput(f"job {job_id} is gone: it was deleted")
 
 
-def pause(connection: Connection, job_id: int, reason: str | None = None) -> None:
+def pause(connection: Connection, job_id: int, reason: str | BaseException | None = None) -> None:
     """No further claims; what is leased runs on to its commit. BadInput when the job is over."""
     _control(connection, job_id, JobState.PAUSED, reason)
 
@@ -269,7 +274,7 @@ def failed_too_often(connection: Connection, job_id: int) -> bool:
     )
 
 
-def remark(connection: Connection, job_id: int, message: str) -> None:
+def remark(connection: Connection, job_id: int, message: str | BaseException) -> None:
     """Keeps what a worker has to say of a running job; the first message stays until a resume or a
     retry.
     """
@@ -277,7 +282,8 @@ def remark(connection: Connection, job_id: int, message: str) -> None:
         UPDATE jobs SET remark = :message
         WHERE id = :id AND remark IS NULL AND state = 'running'
     """)
-    connection.execute(statement, {"id": job_id, "message": message})
+    kept = messages.stored(connection, job_id, message)
+    connection.execute(statement, {"id": job_id, "message": kept})
 
 
 def cancel(connection: Connection, job_id: int) -> None:
@@ -285,7 +291,7 @@ def cancel(connection: Connection, job_id: int) -> None:
     _control(connection, job_id, JobState.CANCELLED)
 
 
-def fail(connection: Connection, job_id: int, reason: str) -> None:
+def fail(connection: Connection, job_id: int, reason: str | BaseException) -> None:
     """Marks the job as failed, with the reason. A job that is over stays as it is."""
     _move(connection, job_id, JobState.FAILED, reason)
 
@@ -366,7 +372,12 @@ def fix_resolved(
     return held
 
 
-def _control(connection: Connection, job_id: int, to: JobState, reason: str | None = None) -> None:
+def _control(
+    connection: Connection,
+    job_id: int,
+    to: JobState,
+    reason: str | BaseException | None = None,
+) -> None:
     """Moves a job that is not over, by one short UPDATE; a job that is there already stays as it is.
 
     Queued batches of a job that does not run are claimed by nobody; a reaper takes them back from
@@ -380,14 +391,19 @@ def _control(connection: Connection, job_id: int, to: JobState, reason: str | No
         raise _impossible(job_id, state, to)
 
 
-def _move(connection: Connection, job_id: int, to: JobState, reason: str | None = None) -> bool:
+def _move(
+    connection: Connection,
+    job_id: int,
+    to: JobState,
+    reason: str | BaseException | None = None,
+) -> bool:
     """Sets the state of a job if that move is allowed; False when it is not."""
     moved = connection.execute(
         MOVE,
         {
             "id": job_id,
             "to": to,
-            "reason": reason,
+            "reason": None if reason is None else messages.stored(connection, job_id, reason),
             "over": to.over,
             "movable": [state.value for state in JobState if to in JOB_MOVES[state]],
         },

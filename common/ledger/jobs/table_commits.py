@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from nightshift.common.errors import BadInput, TableTaken
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.jobs import jobs
+from nightshift.common.ledger.jobs import jobs, messages
 from nightshift.common.states import JobState
 
 MARK_BITS = 32
@@ -261,7 +261,7 @@ def end(
     commit: TableCommit,
     *,
     version: str | None = None,
-    reason: str | None = None,
+    reason: str | BaseException | None = None,
 ) -> None:
     """Notes that the table has a commit, as its `version`; or for which `reason` it was refused. A commit that was
     refused may turn out to be in the table; one that the table has is never refused.
@@ -273,7 +273,8 @@ def end(
         WHERE job_id = :id AND number = :number
           AND (state = 'open' OR state = 'refused' AND :state = 'done')
     """)
-    given = {"state": state, "version": version, "reason": reason}
+    kept = None if reason is None else messages.stored(connection, commit.job_id, reason)
+    given = {"state": state, "version": version, "reason": kept}
     jobs.lock(connection, commit.job_id)
     connection.execute(statement, {**given, "id": commit.job_id, "number": commit.number})
 

@@ -10,6 +10,7 @@ from sqlalchemy import text
 from nightshift.common.ledger import holds
 from nightshift.common.ledger.connection import Connection, Row
 from nightshift.common.ledger.holds import Hold, Kind
+from nightshift.common.ledger.jobs import messages
 
 FileState = Literal["waiting", "refused", "changed", "gone"]
 """A new file that is planned once a second look finds it unchanged or, if it has a reason, once the tenant's limit
@@ -131,7 +132,7 @@ def end_look(
     *,
     files: int | None,
     listing: str | None,
-    error: str | None,
+    error: str | BaseException | None,
 ) -> None:
     """Writes what became of a look: how many `files` were listed, and the hash of their `listing`; or
     the `error` for which it came to nothing. Nothing where another reaper looks by now.
@@ -142,7 +143,8 @@ def end_look(
                files_listed = coalesce(CAST(:files AS bigint), files_listed)
         WHERE job_id = :id AND {holds.held(Kind.LOOK, "job_id")}
     """)
-    found = {"files": files, "listing": listing, "error": error}
+    kept = None if error is None else messages.stored(connection, int(hold.subject), error)
+    found = {"files": files, "listing": listing, "error": kept}
     connection.execute(statement, {"id": int(hold.subject), "token": hold.token, **found})
     holds.release(connection, hold)
 

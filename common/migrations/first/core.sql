@@ -285,6 +285,15 @@ CREATE INDEX attempts_recent ON attempts (job_id, ended_at DESC)
 CREATE INDEX attempts_unhappy ON attempts (job_id, ended_at DESC)
     WHERE outcome IN ('failed', 'released', 'lost');
 
+CREATE TABLE whole_messages (
+    job_id bigint NOT NULL,
+    public text NOT NULL,
+    message text NOT NULL,
+    PRIMARY KEY (job_id, public)
+);
+COMMENT ON TABLE whole_messages IS
+    'Whole texts of errors of jobs of tenants, by the public texts that the other tables have.';
+
 CREATE TABLE row_errors (
     job_id bigint NOT NULL,
     row_index bigint NOT NULL,
@@ -512,6 +521,7 @@ CREATE TABLE refusals (
     failures integer NOT NULL,
     retry_at timestamptz NOT NULL,
     error text NOT NULL,
+    public_error text NOT NULL,
     concern text NOT NULL DEFAULT 'machine' CHECK (concern IN ('worker', 'machine', 'job')),
     passes boolean NOT NULL DEFAULT true,
     failed_since timestamptz NOT NULL DEFAULT now(),
@@ -520,6 +530,7 @@ CREATE TABLE refusals (
 );
 COMMENT ON TABLE refusals IS
     'Machines that could not load an engine: they do not try again before retry_at.';
+COMMENT ON COLUMN refusals.public_error IS 'The error as tenants may read it.';
 COMMENT ON COLUMN refusals.concern IS
     'Whose matter the last error is: the worker''s, the machine''s, the job''s.';
 COMMENT ON COLUMN refusals.passes IS 'The same load may work later, with nothing changed.';
@@ -994,7 +1005,8 @@ COMMENT ON VIEW failed_rows IS
 
 CREATE VIEW machines_set_aside AS
 SELECT pool, engine_key, host, supervisor, concern, failures, failed_since,
-       round(extract(epoch FROM retry_at - now())::numeric, 1) AS seconds_left, error
+       round(extract(epoch FROM retry_at - now())::numeric, 1) AS seconds_left, error,
+       public_error
 FROM refusals WHERE retry_at > now();
 COMMENT ON VIEW machines_set_aside IS
     'One row for each machine and engine that it could not load and does not try again yet.';

@@ -36,7 +36,7 @@ from nightshift.producer.serve.ledger import quotas, tenant_jobs
 from nightshift.producer.serve.v1 import paging
 from nightshift.producer.views import progress, rates
 from nightshift.producer.views.deadlines import with_deadlines
-from nightshift.producer.views.standings import board
+from nightshift.producer.views.standings import board, without_places
 
 MOST_LISTED = 1000
 
@@ -84,7 +84,8 @@ def list_jobs(call: Call) -> dict[str, Any]:
         ids = known.newest(connection, wanted, limit=limit + 1, before=before)
         rows = with_deadlines(connection, job_pace.some(connection, ids[:limit]))
         rows = known.joined(connection, rows, here, scope)
-    data = [rates.as_json(row) for row in rows]
+        shown = without_places(connection, rows, scope)
+    data = [rates.as_json(row) for row in shown]
     return {"object": "list", "data": data, "has_more": len(ids) > limit}
 
 
@@ -124,7 +125,7 @@ def job_errors(call: Call) -> dict[str, Any]:
     limit = paging.limit(call, default=20, most=MOST_LISTED)
     kind = fields.one_of(call, "kind", list(RowErrorKind))
     job = _found(call)
-    kinds, rows = closed_jobs.errors(call.ledger, job, kind=kind, limit=limit)
+    kinds, rows = closed_jobs.errors(call.ledger, job, kind=kind, limit=limit, tenant=_scope(call))
     return {"job": job.id, "kinds": kinds, "rows": [rates.plain(row) for row in rows]}
 
 

@@ -1,6 +1,6 @@
 """Finalizing: the results of a batch whose job is over become files, and the batch ends."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,6 @@ from nightshift.producer.results import openai_batch_results, part_files
 from nightshift.producer.results.collect import rows_for
 from nightshift.producer.serve import store_layout
 from nightshift.producer.serve.api_batches.batch_file import Problem
-from nightshift.producer.serve.hidden_paths import Hidden
 from nightshift.producer.serve.ledger import (
     api_batch_steps,
     api_batches,
@@ -128,7 +127,6 @@ def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
                 status,
                 progress["rows_total"],
                 results,
-                Hidden(settings).text,
             )
             _end(ledger, batch, hold, status, results, errors, facts, job)
     except LeaseLost as lost:
@@ -137,7 +135,9 @@ def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
         if job.closed_at is None or datetime.now(UTC) - job.closed_at < TRIED_FOR:
             raise
         log.exception("batch_results_lost", batch=batch.id)
-        lost_results = [Problem("results_lost", f"the results cannot be read: {error}").as_json]
+        lost_results = [
+            Problem("results_lost", f"the results cannot be read: {error.public_message()}").as_json
+        ]
         ended = told or ApiBatchStatus.FAILED
         with suppress(LeaseLost):
             _end(ledger, batch, hold, ended, (), lost_results, facts, job)
@@ -153,11 +153,8 @@ def write_results(
     status: ApiBatchStatus,
     rows_total: int,
     results: tuple[ResultFile, ResultFile],
-    hide: Callable[[str], str],
 ) -> None:
-    """Writes every line of the batch into a file of answers and one of errors; `hide` takes the paths of the
-    server out of a text.
-    """
+    """Writes every line of the batch into a file of answers and one of errors."""
     answers, errors = results
     answered = np.zeros(rows_total, np.bool_)
     sent = np.zeros(rows_total, np.bool_)
@@ -169,7 +166,7 @@ def write_results(
     def fill(to_answers: BinaryIO, to_errors: BinaryIO) -> None:
         _, rows = rows_for(ledger, job, [], partial=True, force=True)
         noted = _noted(part_files.read_ahead(rows), answered, answers, work)
-        for line, is_answer in openai_batch_results.lines(job, noted, hide):
+        for line, is_answer in openai_batch_results.lines(job, noted):
             if is_answer:
                 answers.write(to_answers, line)
             else:

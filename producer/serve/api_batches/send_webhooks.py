@@ -20,6 +20,7 @@ import structlog
 from nightshift.common import remotes
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
+from nightshift.common.public_text import marked
 from nightshift.common.settings import Settings
 from nightshift.common.system_errors import told
 from nightshift.common.text import one_line
@@ -91,7 +92,7 @@ def check(url: str, *, private: bool) -> str:
     try:
         checked_address(place, private=private)
     except NotSent as error:
-        raise BadInput(f"no webhook can go to {url[:200]}: {error}") from error
+        raise BadInput(f"no webhook can go to {url[:200]}: {marked(error)}") from error
     return url
 
 

@@ -11,6 +11,7 @@ from nightshift.common.formats.jsonl.lines import MOST_LINE_BYTES
 from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.connection import Actor
 from nightshift.common.ledger.holds import Hold
+from nightshift.common.public_text import marked
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, OpenaiEngineSpec, parse_spec
 from nightshift.common.text import counted
@@ -63,7 +64,7 @@ def validate_once(ledger: Ledger, settings: Settings, who: str) -> bool:
     except QuotaExceeded as error:
         problem = [error.problem.as_json]
     except BadInput as error:
-        problem = [Problem("invalid_request", str(error)).as_json]
+        problem = [Problem("invalid_request", error.public_message()).as_json]
     except Exception:
         log.exception("batch_crashed", batch=batch.id)
         problem = [Problem("server_error", "the server failed; its log says why").as_json]
@@ -119,7 +120,7 @@ def _table(settings: Settings) -> ModelTable:
     try:
         return model_table.load(settings.serve_models)
     except BadInput as error:
-        raise Retryable(f"no batch can be validated: {error}") from error
+        raise Retryable(f"no batch can be validated: {marked(error)}") from error
 
 
 def _begin(

@@ -1,13 +1,13 @@
 """The beginning of a batch's file of errors, line by line and by cause."""
 
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 from nightshift.common import storage
 from nightshift.common.text import whole_characters
-from nightshift.producer.serve.hidden_paths import grouped
 from nightshift.producer.serve.ledger.files import File
 
 HEAD_BYTES = 256 * 1024
@@ -72,6 +72,11 @@ def failure(line: bytes) -> Failure:
     if error is not None:
         return _failure(said, error["code"], error["message"])
     return _failure(said, response.get("status_code"), _sentence(response.get("body")))
+
+
+def grouped(text: str) -> str:
+    """A text as the page of failed rows groups it: each number is written as #."""
+    return re.sub("[0-9]+", "#", text)
 
 
 def _failure(said: dict[str, Any], code: Any, message: Any) -> Failure:

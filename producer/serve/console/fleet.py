@@ -1,6 +1,6 @@
 """The page of the fleet: pools, machines, slots, their engines and GPUs; cordon and drain by operators."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -8,6 +8,7 @@ from starlette.routing import Route
 from nightshift.common.ledger import audit_log
 from nightshift.common.ledger.fleet import cordons, outages
 from nightshift.common.ledger.queries import job_facts
+from nightshift.common.public_text import marked, shown
 from nightshift.producer.advice.advice import Need, Subject, advise
 from nightshift.producer.control import machines
 from nightshift.producer.control.seen import Stale
@@ -25,6 +26,7 @@ from nightshift.producer.serve.console.pictures import fleet as pictures
 from nightshift.producer.serve.errors import ApiError
 from nightshift.producer.serve.health import Health
 from nightshift.producer.views import fleet_views
+from nightshift.producer.views.rates import Values
 
 PAGE_CHANGES = 100
 
@@ -75,11 +77,12 @@ def live_fleet(visit: Visit) -> Callable[[], str]:
             models = names.of(connection, keys, tenant)
         slots = [slot for slot in seen.slots if host in (None, slot["host"])]
         is_guest = tenant is not None
+        children = seen.held if not is_guest else _without_paths(seen.held)
         engines = fleet_standing.engines(slots, models, is_guest=is_guest)
         pools = fleet_standing.pools(
             [] if host else seen.pools,
             slots,
-            seen.held,
+            children,
             seen.rates,
             engines,
             has_reaper=bool(reapers),
@@ -109,6 +112,14 @@ def live_fleet(visit: Visit) -> Callable[[], str]:
         )
 
     return look
+
+
+def _without_paths(children: Mapping[str, Values]) -> dict[str, Values]:
+    """Workers with the errors that tenants may read."""
+    return {
+        name: {**child, "error": child["error"] and shown(marked(child["error"]))}
+        for name, child in children.items()
+    }
 
 
 def move_machine(visit: Visit) -> Response:

@@ -14,8 +14,10 @@ from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts, live_parts
+from nightshift.common.public_text import shown_path
 from nightshift.common.spec.changes import NONE
 from nightshift.common.states import RowErrorKind
+from nightshift.common.text import map_leaves
 from nightshift.producer.advice.here import Here
 from nightshift.producer.control import job_moves, job_settings
 from nightshift.producer.control.seen import Seen, Stale
@@ -36,10 +38,10 @@ from nightshift.producer.serve.console.page_calls import (
 )
 from nightshift.producer.serve.console.pictures import answers
 from nightshift.producer.serve.console.wording import model_name
-from nightshift.producer.serve.errors import ApiError, answer, message
+from nightshift.producer.serve.errors import ApiError
 from nightshift.producer.serve.ledger import api_batches, tenants
 from nightshift.producer.serve.ledger.tenants import Tenant
-from nightshift.producer.views import facts
+from nightshift.producer.views import facts, leases
 from nightshift.producer.views.fact import Fact
 
 ATTEMPTS = 25
@@ -69,6 +71,7 @@ def show_job(
     if (batch := visit.query("batch")) is not None:
         return seen_at(f"/jobs/{job.id}/batches/{render.quoted(batch)}")
     spec = job.spec.model_dump(mode="json", exclude_unset=True)
+    shown = _places(visit, job)
     look = live_job(visit)
     with visit.ledger.transaction() as connection:
         now = settings_of(connection, job)
@@ -81,8 +84,12 @@ def show_job(
         message,
         title=job.spec.name,
         job=job,
-        spec=yaml.safe_dump(spec, sort_keys=False, allow_unicode=True),
-        origin=_origin(visit.ledger, job, visit.request.app.state.model_names.aliases()),
+        spec=yaml.safe_dump(
+            map_leaves(spec, lambda leaf: shown(leaf) if isinstance(leaf, str) else leaf),
+            sort_keys=False,
+            allow_unicode=True,
+        ),
+        origin=_origin(visit.ledger, job, visit.request.app.state.model_names.aliases(), shown),
         results=results.offered(visit.ledger, job),
         live=render.safe(look()),
         now=now,
@@ -100,7 +107,16 @@ def _bounds(connection: Connection, visit: Visit) -> Tenant | None:
     return None if scope is None else tenants.get(connection, scope)
 
 
-def _origin(ledger: Ledger, job: Job, aliases: Mapping[str, str]) -> list[Fact]:
+def _places(visit: Visit, job: Job) -> Callable[[str], str]:
+    """How the looker reads a place of the job: as it is, or by its last name if its tenant did not name the place."""
+    if visit.looker.sees_all or job.own is None or job.roots is not None:
+        return str
+    return lambda place: shown_path(place, ())
+
+
+def _origin(
+    ledger: Ledger, job: Job, aliases: Mapping[str, str], shown: Callable[[str], str]
+) -> list[Fact]:
     """Where the rows of the job come from, and what answers them."""
     with ledger.transaction() as connection:
         sources = jobs.files(connection, job.id)
@@ -113,13 +129,13 @@ def _origin(ledger: Ledger, job: Job, aliases: Mapping[str, str]) -> list[Fact]:
     more = f" and {len(sources) - MOST_FILES:,} more" if len(sources) > MOST_FILES else ""
     found = {
         "Model": name,
-        "Loaded from": "" if model == name else model,
+        "Loaded from": "" if model == name else shown(model),
         "Revision": revision or "",
         "Engine": ", ".join(engines),
         "Code of the workers": ", ".join(code),
-        "Input": ", ".join(source.uri for source in sources[:MOST_FILES]) + more,
+        "Input": ", ".join(shown(source.uri) for source in sources[:MOST_FILES]) + more,
         "Rows of the input": f"{sum(source.rows or 0 for source in sources):,}",
-        "Output": job.output_uri,
+        "Output": shown(job.output_uri),
         "Identity": job.identity[:16],
     }
     return [Fact(name, value) for name, value in found.items() if value]
@@ -157,7 +173,9 @@ def _seen(
             "facts": facts.named(facts.of_job(row), without=ELSEWHERE),
             "reasons": helped(connection, job, here, tenant, acts=acts),
             "failures": kinds.of(connection, row),
-            "attempts": job_facts.recent(connection, job.id, ATTEMPTS),
+            "attempts": leases.seen(
+                connection, job.id, job_facts.recent(connection, job.id, ATTEMPTS), tenant
+            ),
             "drawn": job_pictures.version(row["started_at"], job.closed_at, time.time()),
             "batch": api_batches.of_job(connection, job.id),
             "changes": audit_log.of_job(connection, job.id, tenant)[::-1],
@@ -176,8 +194,7 @@ def _changed(visit: Visit, change: Callable[[Job, Seen], object]) -> Response:
             changes = audit_log.of_job(connection, job.id, visit.looker.scope)
         return show_job(visit, 409, refusal(job.label, stale, changes))
     except (ApiError, BadInput) as error:
-        told = answer(error)
-        return show_job(visit, told.status_code, message(told), _typed(visit))
+        return show_job(visit, *visit.told(error), _typed(visit))
     return seen_at(f"/jobs/{job.id}")
 
 

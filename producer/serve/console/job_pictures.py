@@ -18,6 +18,7 @@ from nightshift.producer.serve.console.pictures.bars import LOAD, Bar, Lanes, Pl
 from nightshift.producer.serve.console.pictures.forecast import Fan
 from nightshift.producer.serve.console.pictures.scales import Span
 from nightshift.producer.serve.errors import not_found
+from nightshift.producer.views import leases
 
 MOST_RUNNING = 500
 """Maximum number of current leases that are drawn."""
@@ -116,16 +117,17 @@ def show_batch(visit: Visit) -> Response:
     job, given = visit.job(), visit.request.path_params["seq"]
     seq = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else -1
     with visit.ledger.transaction() as connection:
-        leases = job_facts.of_batch(connection, job.id, seq, MOST_LEASES) if seq >= 0 else []
-        is_away = not leases and jobs.is_archived(connection, job.id)
-    if not leases and not is_away:
+        rows = job_facts.of_batch(connection, job.id, seq, MOST_LEASES) if seq >= 0 else []
+        found = leases.seen(connection, job.id, rows, visit.looker.scope)
+        is_away = not found and jobs.is_archived(connection, job.id)
+    if not found and not is_away:
         raise not_found("batch", given)
     return visit.page(
         "job_batch.html",
         title=f"Batch {given} of {job.spec.name}",
         job=job,
         seq=given,
-        leases=leases,
+        leases=found,
         is_away=is_away,
     )
 

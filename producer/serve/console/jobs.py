@@ -254,7 +254,7 @@ def move_jobs(visit: Visit) -> Response:
                 changes = audit_log.of_job(connection, job.id, visit.looker.scope)
             refused.append(refusal(job.label, stale, changes))
         except (BadInput, ApiError) as error:
-            refused.append(str(error))
+            refused.append(visit.told(error)[1])
     return list_jobs(visit, status, "; ".join(refused)) if refused else seen_at("/")
 
 

@@ -38,7 +38,7 @@ from nightshift.producer.serve.console.page_calls import (
     page,
     seen_at,
 )
-from nightshift.producer.serve.errors import ApiError, answer, message
+from nightshift.producer.serve.errors import ApiError
 from nightshift.producer.serve.model_table import ModelTable
 from nightshift.producer.serve.v1 import files
 from nightshift.producer.serve.v1.multipart import FormWithFile
@@ -154,8 +154,8 @@ def show_first_rows(visit: Visit) -> Response:
     try:
         look = _look(visit, form)
     except (ApiError, NightshiftError) as error:
-        told = answer(error)
-        return _page(visit, form, told.status_code, why=message(told))
+        status, why = visit.told(error)
+        return _page(visit, form, status, why=why)
     return _page(visit, form, look=look)
 
 
@@ -187,11 +187,11 @@ def try_new(visit: Visit) -> Response:
             ending=visit.context.slow.ending,
         )
     except (ApiError, NightshiftError) as error:
-        told = answer(error)
+        status, why = visit.told(error)
         look = None
         with suppress(ApiError, NightshiftError):
-            look = _look(visit, form) if told.status_code < 429 else None
-        return _page(visit, form, told.status_code, why=message(told), look=look)
+            look = _look(visit, form) if status < 429 else None
+        return _page(visit, form, status, why=why, look=look)
     return seen_at(f"/jobs/{done.job_id}")
 
 

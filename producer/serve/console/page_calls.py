@@ -1,6 +1,6 @@
 """Requests for pages as calls of plain functions: who looks is known, errors are pages, too."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,12 +18,14 @@ from nightshift.common.errors import NightshiftError
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.connection import Actor
 from nightshift.common.ledger.jobs.jobs import Job
+from nightshift.producer.serve import access
 from nightshift.producer.serve.calls import (
     Call,
     Context,
     body,
     kept,
     refuse_strange,
+    told,
 )
 from nightshift.producer.serve.console import render
 from nightshift.producer.serve.console.live import Views
@@ -81,6 +83,16 @@ class Visit:
     def job(self) -> Job:
         """The job of the address; ApiError 404 for one that the looker does not see."""
         return job_of(self.ledger, self.looker.scope, self.request.path_params["id"])
+
+    @property
+    def own(self) -> Sequence[str] | None:
+        """The folders whose paths the looker reads in messages; None for every path. Asks the ledger."""
+        return access.own_folders(self.ledger, self.context.settings, self.looker.caller)
+
+    def told(self, error: Exception) -> tuple[int, str]:
+        """The status and the sentence of an error, as the looker may read it."""
+        answered = answer(error, own=self.own)
+        return answered.status_code, message(answered)
 
     def call(self, tenant: str) -> Call:
         """The same as a call of the HTTP API for a thing of this tenant; `path` is that of the address."""
@@ -148,7 +160,7 @@ def action(path: str, handler: Handler, *, slow: Slow | None = None) -> Route:
             _refuse_change(request, found)  # the body of a refused user is not read
             form = form_fields(await body(request))
         except Exception as error:
-            return _told(request, error)
+            return await _told(request, error)
 
         def work(found: Looker) -> Response:
             return handler(Visit(request, found, form))
@@ -180,7 +192,7 @@ def incoming(path: str, handler: Callable[[Request, Visit], Awaitable[Response]]
             _refuse_change(request, found)
             return await handler(request, Visit(request, found, {}))
         except Exception as error:
-            return _told(request, error)
+            return await _told(request, error)
 
     return Route(path, endpoint, methods=["POST"], name=handler.__name__)
 
@@ -194,7 +206,7 @@ def streamed(path: str, handler: Callable[[Request, Visit], Awaitable[Response]]
             refuse_strange(request)
             return await handler(request, Visit(request, found, {}))
         except Exception as error:
-            return _told(request, error)
+            return await _told(request, error)
 
     return Route(path, endpoint, methods=["GET"], name=handler.__name__)
 
@@ -216,7 +228,7 @@ def live(path: str, shown: LivePage) -> Route:
             key = (request.url.path, request.url.query, found.scope, found.acts)
             part = await views.shown(key, partial(shown, Visit(request, found, {})))
         except (ApiError, NightshiftError) as error:
-            refused = answer(error)
+            refused = await told(request, error)
             if refused.status_code in CLOSED:
                 refused.headers["hx-refresh"] = "true"
             return refused
@@ -239,21 +251,21 @@ async def _answered(
             return await slow(context).run(found.caller.tenant, work, found)
         return await run_in_threadpool(work, found)
     except Exception as error:
-        return _told(request, error)
+        return await _told(request, error)
 
 
 async def stray(request: Request, error: Exception) -> Response:
     """What is said to a request that no route fits."""
-    return _told(request, error)
+    return await _told(request, error)
 
 
-def _told(request: Request, error: Exception) -> Response:
+async def _told(request: Request, error: Exception) -> Response:
     """The error, as a page for a browser and as JSON for a program."""
     # An error that nobody expected is logged there, and its text stays there.
-    told = answer(error, request.url.path)
+    answered = await told(request, error)
     if not wants_page(request.url.path, request.headers.get("accept", "")):
-        return told
-    status = told.status_code
+        return answered
+    status = answered.status_code
     if status == 401:
         target = quote(request.url.path, safe="/") if request.method == "GET" else "/"
         return RedirectResponse(f"/login?next={target}", 303)
@@ -264,7 +276,7 @@ def _told(request: Request, error: Exception) -> Response:
         path="",
         message=None,
         title="Not this way",
-        text=BARE[status] if isinstance(error, HTTPException) else message(told),
+        text=BARE[status] if isinstance(error, HTTPException) else message(answered),
     )
 
 

@@ -1,6 +1,6 @@
 """Rows of a job: those that came last, some by lot, one by its number, and those that failed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from starlette.responses import Response
@@ -30,7 +30,7 @@ def show_rows(visit: Visit) -> Response:
     job, which = visit.job(), visit.query("which") or "newest"
     seed, row = visit.number("seed", 0), visit.number("row", -1)
     if row >= 0 or which == "any":
-        shown = _rows(visit.ledger, job, None if row < 0 else [row], seed)
+        shown = _rows(visit.ledger, job, None if row < 0 else [row], seed, _own(visit, job))
         newest = None
     else:
         look = live_rows(visit)
@@ -49,32 +49,45 @@ def show_rows(visit: Visit) -> Response:
 def live_rows(visit: Visit) -> Callable[[], str]:
     """The rows that came last. Parts are read only once there are others."""
     job, ledger = visit.job(), visit.ledger
+    own = _own(visit, job)
     seen: list[tuple[list[int], str]] = [([], "")]
 
     def look() -> str:
         with ledger.transaction() as connection:
             latest = live_parts.latest_rows(connection, job.id, ROWS)
         if latest != seen[0][0] or not seen[0][1]:
-            seen[0] = (latest, _fragment(ledger, job, latest))
+            seen[0] = (latest, _fragment(ledger, job, latest, own))
         return seen[0][1]
 
     return look
 
 
-def _fragment(ledger: Ledger, job: Job, indices: list[int]) -> str:
-    return render.fragment("rows_live.html", **_rows(ledger, job, indices, 0))
+def _own(visit: Visit, job: Job) -> Sequence[str] | None:
+    """The folders whose paths the looker reads in messages about the job; None for every path."""
+    return None if visit.looker.sees_all else job.own
 
 
-def _rows(ledger: Ledger, job: Job, indices: list[int] | None, seed: int) -> dict[str, Any]:
+def _fragment(ledger: Ledger, job: Job, indices: list[int], own: Sequence[str] | None) -> str:
+    return render.fragment("rows_live.html", **_rows(ledger, job, indices, 0, own))
+
+
+def _rows(
+    ledger: Ledger,
+    job: Job,
+    indices: list[int] | None,
+    seed: int,
+    own: Sequence[str] | None,
+) -> dict[str, Any]:
     """Rows for the template: these, or some by lot."""
     from nightshift.producer.results.sample import Sample, chosen, sample  # loads Arrow
 
     try:
         by_lot = indices is None
         drawn = sample(ledger, job, ROWS, seed) if by_lot else chosen(ledger, job, indices or [])
-        return {"drawn": drawn, "note": drawn.note, "id": job.spec.input.id}
+        note = "" if drawn.problem is None else drawn.problem.public_message(own)
+        return {"drawn": drawn, "note": note, "id": job.spec.input.id}
     except NightshiftError as error:
-        return {"drawn": Sample(0, seed), "note": str(error), "id": None}
+        return {"drawn": Sample(0, seed), "note": error.public_message(own), "id": None}
 
 
 def show_failed(visit: Visit) -> Response:
@@ -98,7 +111,7 @@ def show_failed(visit: Visit) -> Response:
                 group=group,
             )
     except BadInput as error:
-        note = str(error)
+        note = error.public_message(_own(visit, job))
     return visit.page(
         "failed.html",
         title=f"Failed rows of {job.spec.name}",

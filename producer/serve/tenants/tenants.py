@@ -12,6 +12,7 @@ from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.jobs import tenant_costs
+from nightshift.common.public_text import marked
 from nightshift.common.spec import finish_by, job
 from nightshift.common.spec.changes import NONE
 from nightshift.producer.control.answer import Answer, detail
@@ -114,7 +115,7 @@ def _moment(expires: str | None) -> datetime | None:
     try:
         return finish_by.moment(expires, datetime.now().astimezone())
     except ValueError as error:
-        raise BadInput(f"--expires: {error}") from error
+        raise BadInput(f"--expires: {marked(error)}") from error
 
 
 def _option(field: str) -> str:

@@ -1,6 +1,6 @@
 """`/v1/batches/{id}/results`: lines of results while a batch runs, from parts that are committed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import structlog
 from starlette.responses import Response, StreamingResponse
@@ -12,7 +12,6 @@ from nightshift.common.ledger.jobs import jobs
 from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.producer.serve.calls import Call, route
 from nightshift.producer.serve.errors import ApiError, not_found
-from nightshift.producer.serve.hidden_paths import Hidden
 from nightshift.producer.serve.ledger import api_batches, fresh_parts
 from nightshift.producer.serve.slow import from_store
 
@@ -51,8 +50,7 @@ def stream_results(call: Call) -> Response:
             files = [id for id in (batch.output_file_id, batch.error_file_id) if id is not None]
             raise _gone(f"the parts are archived: every line is in {' and '.join(files)}")
         fresh = fresh_parts.since(connection, job.id, int(given))
-    hide = Hidden(call.context.settings).text
-    return _answer(_lines(job, fresh.parts, hide), fresh.cursor)
+    return _answer(_lines(job, fresh.parts), fresh.cursor)
 
 
 def _gone(why: str) -> ApiError:
@@ -78,7 +76,7 @@ def _pieces(lines: Iterator[bytes]) -> Iterator[bytes]:
         yield bytes(piece)
 
 
-def _lines(job: Job, parts: list[Row], hide: Callable[[str], str]) -> Iterator[bytes]:
+def _lines(job: Job, parts: list[Row]) -> Iterator[bytes]:
     """The lines of each part. One that a retry has replaced meanwhile is left out: the new one has a
     later commit, and comes with the next request.
     """
@@ -88,7 +86,7 @@ def _lines(job: Job, parts: list[Row], hide: Callable[[str], str]) -> Iterator[b
     for part in parts:
         try:
             rows = part_files.kept_rows(job, part)
-            for line, _ in openai_batch_results.lines(job, rows, hide):
+            for line, _ in openai_batch_results.lines(job, rows):
                 yield line
         except SourceChanged as error:
             log.info("part_replaced", job_id=job.id, why=str(error))

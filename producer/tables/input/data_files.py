@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats.streams import content_errors
+from nightshift.common.public_text import private
 from nightshift.common.storage import FileInfo
 
 NO_WAY_ON = (
@@ -52,7 +53,7 @@ def there(uri: str, version: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise FileGone(
-            f"{version} can be read no longer: its file {uri} is gone, as after a vacuum"
+            f"{version} can be read no longer: its file {private(uri)} is gone, as after a vacuum"
         ) from error
 
 

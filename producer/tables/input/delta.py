@@ -23,6 +23,7 @@ from nightshift.common.formats import reading
 from nightshift.common.formats.known import FORMATS
 from nightshift.common.formats.streams import content_errors
 from nightshift.common.own_folder import own_folder
+from nightshift.common.public_text import marked, private
 from nightshift.common.spec import InputSpec
 from nightshift.common.spec.table_uris import DELTA, TableRows, table_rows
 from nightshift.common.storage import FileInfo
@@ -70,7 +71,9 @@ class DeltaInput:
     def check(self, version: int) -> None:
         """BadInput for a version that is not there, or is there no longer."""
         if version > self.newest():
-            raise BadInput(f"{self.uri} has no version {version}: the newest is {self.newest()}")
+            raise BadInput(
+                f"{private(self.uri)} has no version {version}: the newest is {self.newest()}"
+            )
         self._at(version)
 
     def files(
@@ -82,7 +85,7 @@ class DeltaInput:
         if self._is_native(table, uris):
             if spec_input.id is None:
                 raise BadInput(
-                    f"{self.uri} deletes rows by vectors or maps columns, and is read in no certain order: "
+                    f"{private(self.uri)} deletes rows by vectors or maps columns, and is read in no certain order: "
                     "name the column that tells its rows apart as input.id"
                 )
             return [self._copied(table, TableRows(self.uri, version, False), BY_ID)]
@@ -99,13 +102,15 @@ class DeltaInput:
             actions = delta_log.commit(self.root, version)
             why = self._refusal(version, actions)
             if why is not None or actions is None:
-                return Added(found, version - 1, (version, str(why)))
+                return Added(found, version - 1, (version, BadInput(str(why))))
             adds = [action["add"] for action in actions if _changes(action.get("add"))]
             uris = [delta_log.data_uri(self.root, add["path"]) for add in adds]
             try:
                 found += self._not_known(version, uris, columns, is_known)
             except FileGone as error:
-                return Added(found, version - 1, (version, f"{error}: {NO_WAY_ON}"))
+                return Added(
+                    found, version - 1, (version, BadInput(f"{marked(error)}: {NO_WAY_ON}"))
+                )
         return Added(found, max(after, self.newest()))
 
     def copy(
@@ -117,7 +122,9 @@ class DeltaInput:
         table = self._at(rows.version)
         number, _, order = info.fingerprint.partition(BY_ID[0])
         if str(table.metadata().id) != number:
-            raise BadInput(f"{self.uri} is another table than the one that was read before")
+            raise BadInput(
+                f"{private(self.uri)} is another table than the one that was read before"
+            )
         schema = pa.schema(table.schema().to_arrow())
         added = self._added(table)
         # As it was decided when the rows were planned: the numbers of rows stand on their order.
@@ -150,7 +157,7 @@ class DeltaInput:
             for path in paths:
                 if not delta_log.is_below(path):
                     raise BadInput(
-                        f"the log of {self.root} names the file {path!r} by an absolute address or outside of the "
+                        f"the log of {private(self.root)} names the file '{private(path)}' by an absolute address or outside of the "
                         "table's folder: copy the table"
                     )
             if delta_log.data_uri(self.root, each.path) not in added:
@@ -165,7 +172,7 @@ class DeltaInput:
     def _refuse_to_fill(self, folder: Path, size: int) -> None:
         if shutil.disk_usage(folder).free - size < KEPT_FREE_BYTES:
             raise BadInput(
-                f"{self.uri} deletes rows by vectors or maps columns, and its files have no room here in the folder of "
+                f"{private(self.uri)} deletes rows by vectors or maps columns, and its files have no room here in the folder of "
                 "temporary files (TMPDIR): write the table without them, or enlarge that disk"
             )
 
@@ -198,7 +205,7 @@ class DeltaInput:
 
     def _refusal(self, version: int, actions: list[dict[str, Any]] | None) -> str | None:
         """Why the rows of a version cannot be taken; None where they can."""
-        which = f"version {version} of {self.uri}"
+        which = f"version {version} of {private(self.uri)}"
         if actions is None:
             return f"{which} is no longer in its log, and nobody can tell what it added"
         if any(_changes(action.get("remove")) for action in actions):
@@ -213,12 +220,12 @@ class DeltaInput:
         return None
 
     def _named_version(self, table: Any) -> str:
-        return f"version {table.version()} of {self.uri}"
+        return f"version {table.version()} of {private(self.uri)}"
 
     def _commit_uris(self, version: int) -> list[str]:
         actions = delta_log.commit(self.root, version)
         if actions is None:
-            raise BadInput(f"version {version} of {self.uri} is no longer in its log")
+            raise BadInput(f"version {version} of {private(self.uri)} is no longer in its log")
         adds = [action["add"] for action in actions if _changes(action.get("add"))]
         return [delta_log.data_uri(self.root, add["path"]) for add in adds]
 
@@ -325,7 +332,7 @@ class DeltaInput:
             from deltalake import DeltaTable
         except ModuleNotFoundError as error:
             raise BadInput(
-                f"{self.uri} needs the package deltalake: pip install 'nightshift-fleet[delta]'"
+                f"{private(self.uri)} needs the package deltalake: pip install 'nightshift-fleet[delta]'"
             ) from error
         with self._errors(version):
             return DeltaTable(root, version=version, storage_options=storage_options(root))
@@ -334,15 +341,19 @@ class DeltaInput:
     def _errors(self, version: int | None = None) -> Iterator[None]:
         from deltalake.exceptions import DeltaError
 
-        which = self.uri if version is None else f"version {version} of {self.uri}"
+        which = (
+            private(self.uri) if version is None else f"version {version} of {private(self.uri)}"
+        )
         try:
             yield
         except NightshiftError:
             raise
         except OSError as error:
-            raise StorageUnavailable(f"{which} cannot be read: {_first_line(error)}") from error
+            raise StorageUnavailable(
+                f"{which} cannot be read: {marked(_first_line(error))}"
+            ) from error
         except (DeltaError, pa.ArrowException, ValueError) as error:
-            raise BadInput(f"{which} cannot be read: {_first_line(error)}") from error
+            raise BadInput(f"{which} cannot be read: {marked(_first_line(error))}") from error
 
 
 def _copy_file(uri: str, target: Path, *, links: bool = True) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from nightshift.common.errors import BadInput
 from nightshift.common.formats.known import FORMATS
+from nightshift.common.public_text import marked, private
 from nightshift.common.settings import Settings
 from nightshift.common.spec import InputSpec
 from nightshift.common.spec.table_uris import TableRows, iceberg_name, table_rows
@@ -44,7 +45,7 @@ class IcebergInput:
         """The newest snapshot."""
         snapshot = self._table.current_snapshot()
         if snapshot is None:
-            raise BadInput(f"{self.uri} has no rows: nothing was ever written to it")
+            raise BadInput(f"{private(self.uri)} has no rows: nothing was ever written to it")
         return int(snapshot.snapshot_id)
 
     def identity(self) -> str:
@@ -63,12 +64,14 @@ class IcebergInput:
             self._refuse_equality_deletes(version)
             tasks = list(self._table.scan(snapshot_id=version).plan_files())
             files = [task.file for task in tasks]
-            _refuse_doubles(files, f"snapshot {version} of {self.uri}")
+            _refuse_doubles(files, f"snapshot {version} of {private(self.uri)}")
             if any(task.delete_files for task in tasks) or not self._are_plain(
                 files, version, columns
             ):
                 return [self._copied(TableRows(self.uri, version, False), files)]
-            return data_files.infos(list(map(_address, files)), f"snapshot {version} of {self.uri}")
+            return data_files.infos(
+                list(map(_address, files)), f"snapshot {version} of {private(self.uri)}"
+            )
 
     def added(
         self, after: int, columns: Sequence[str] | None, is_known: Callable[[str], bool]
@@ -80,10 +83,10 @@ class IcebergInput:
             later = self._later(after)
             if later is None:
                 why = (
-                    f"snapshot {after}, the last of {self.uri} whose rows jobs have read, is no longer in its "
+                    f"snapshot {after}, the last of {private(self.uri)} whose rows jobs have read, is no longer in its "
                     "history, and nobody can tell what came later"
                 )
-                return Added([], after, (self.newest(), why))
+                return Added([], after, (self.newest(), BadInput(why)))
             for snapshot in later:
                 version = int(snapshot.snapshot_id)
                 kind = snapshot.summary.operation.value if snapshot.summary else "overwrite"
@@ -91,13 +94,15 @@ class IcebergInput:
                     try:
                         found += self._not_known(snapshot, columns, is_known)
                     except FileGone as error:
-                        return Added(found, until, (version, f"{error}: {NO_WAY_ON}"))
+                        return Added(
+                            found, until, (version, BadInput(f"{marked(error)}: {NO_WAY_ON}"))
+                        )
                 elif kind != "replace":
                     why = (
-                        f"snapshot {version} of {self.uri} deletes or changes rows that jobs have read ({kind}): "
+                        f"snapshot {version} of {private(self.uri)} deletes or changes rows that jobs have read ({kind}): "
                         "its rows are not taken, nor later ones"
                     )
-                    return Added(found, until, (version, why))
+                    return Added(found, until, (version, BadInput(why)))
                 until = version
         return Added(found, until)
 
@@ -111,7 +116,9 @@ class IcebergInput:
         rows = table_rows(info.uri)
         assert rows is not None
         if str(self._table.metadata.table_uuid) != info.fingerprint:
-            raise BadInput(f"{self.uri} is another table than the one that was read before")
+            raise BadInput(
+                f"{private(self.uri)} is another table than the one that was read before"
+            )
         snapshot = self._snapshot(rows.version)
         with self._errors():
             scan = self._table.scan(snapshot_id=rows.version)
@@ -144,7 +151,7 @@ class IcebergInput:
         found = self._table.snapshot_by_id(version)
         if found is None:
             raise BadInput(
-                f"{self.uri} has no snapshot {version}: it has expired, or never was one"
+                f"{private(self.uri)} has no snapshot {version}: it has expired, or never was one"
             )
         return found
 
@@ -166,12 +173,14 @@ class IcebergInput:
         if is_known(rows.uri):
             return []
         files = self._appended(snapshot)
-        _refuse_doubles(files, f"snapshot {version} of {self.uri}")
+        _refuse_doubles(files, f"snapshot {version} of {private(self.uri)}")
         new = [file for file in files if not is_known(_address(file))]
         if not new:
             return []
         if self._are_plain(new, version, columns):
-            return data_files.infos(list(map(_address, new)), f"snapshot {version} of {self.uri}")
+            return data_files.infos(
+                list(map(_address, new)), f"snapshot {version} of {private(self.uri)}"
+            )
         return [self._copied(rows, files)]
 
     def _appended(self, snapshot: Any) -> list[Any]:
@@ -196,7 +205,7 @@ class IcebergInput:
             for entry in manifest.fetch_manifest_entry(self._table.io):
                 if entry.data_file.content == DataFileContent.EQUALITY_DELETES:
                     raise BadInput(
-                        f"snapshot {version} of {self.uri} deletes rows by their values (equality deletes), which "
+                        f"snapshot {version} of {private(self.uri)} deletes rows by their values (equality deletes), which "
                         "are not read here: let the engine that writes the table compact it first"
                     )
 
@@ -211,7 +220,9 @@ class IcebergInput:
             for field in self._table.scan(snapshot_id=version).projection().fields
             if columns is None or field.name in columns
         }
-        found = data_files.schemas(list(map(_address, files)), f"snapshot {version} of {self.uri}")
+        found = data_files.schemas(
+            list(map(_address, files)), f"snapshot {version} of {private(self.uri)}"
+        )
         if not data_files.are_whole(found, list(wanted)):
             return False
         if len(self._table.metadata.schemas) == 1:

@@ -240,7 +240,9 @@ class TransformersEngine:
         if len(rows) > 1:
             self._halves(rows, other)
         else:
-            rows[0].batch.end([rows[0].position], [Refusal(RowErrorKind.REFUSED, why)])
+            rows[0].batch.end(
+                [rows[0].position], [Refusal(RowErrorKind.REFUSED, why, of_library=True)]
+            )
         return None
 
     def _halves(self, rows: list[Row], other: Pass | None) -> None:

@@ -144,6 +144,7 @@ class Generation(TaskHandler):
                     Refusal(
                         RowErrorKind.RENDER_ERROR,
                         f"the model's chat template refused the row: {error}",
+                        of_library=True,
                     ),
                 )
         prompts = []
