@@ -64,6 +64,7 @@ def validate_once(ledger: Ledger, settings: Settings, who: str) -> bool:
     except QuotaExceeded as error:
         problem = [error.problem.as_json]
     except BadInput as error:
+        log.info("batch_invalid", batch=batch.id, error=str(error))
         problem = [Problem("invalid_request", error.public_message()).as_json]
     except Exception:
         log.exception("batch_crashed", batch=batch.id)
