@@ -14,7 +14,7 @@ or where a function stands (`module:name`), so that nothing of a wing is importe
 - `files_in_use(ledger, job, settings)`: files of a job that somebody else reads, as URIs: they stay when the job is
   deleted.
 - `duties(reaper)`: what a reaper does for the wing, as `reaper/duty.py` describes duties.
-- `job_facts(connection, job_id, tenant)`: what the wing knows of a job, by the name of its object in `status --json`,
+- `job_facts(connection, job_id, whole)`: what the wing knows of a job, by the name of its object in `status --json`,
   see `views/facts.py`.
 - `standings(connection, job_ids, here, tenant)`: the standing of each job by its id, see `views/standings.py`.
 - `read_archived(ledger, job)`: a context with a ledger that has every row of a closed job, see `closed_jobs.py`.

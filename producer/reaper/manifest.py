@@ -97,7 +97,7 @@ def _head(ledger: Ledger, job: Job, progress: Row, end: JobState) -> dict[str, o
         grown = generations.listed(connection, job.id)
         revision = live_parts.revision(connection, job.id)
         makers = live_parts.makers(connection, job.id)
-        of_wings = contributed(connection, job.id, job.tenant or None)
+        of_wings = contributed(connection, job.id, whole=job.own is None)
         made_by = versions(connection, job.id)
         taken = input_versions.get(connection, job.id)
     over = progress["rows_done"] + progress["rows_failed"]

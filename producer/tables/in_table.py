@@ -61,12 +61,12 @@ class InTable:
         }
 
 
-def of_job(connection: Connection, job_id: int, tenant: str | None = None) -> dict[str, InTable]:
-    """Return the `table` of a job, as a reader of a `tenant` may see it; nothing for a job without one."""
+def of_job(connection: Connection, job_id: int, whole: bool) -> dict[str, InTable]:
+    """Return the `table` of a job, with its `whole` messages or with public ones; nothing for a job without one."""
     state = table_commits.status(connection, job_id)
-    if tenant is None and state is not None and state.commit is not None:
-        whole = messages.whole(connection, job_id)
-        state = replace(state, commit=replace(state.commit, reason=whole.text(state.commit.reason)))
+    if whole and state is not None and state.commit is not None:
+        reason = messages.whole(connection, job_id).text(state.commit.reason)
+        state = replace(state, commit=replace(state.commit, reason=reason))
     job = None if state is None else jobs.get(connection, job_id)
     if state is None or job is None or job.spec.output.table is None:
         return {}

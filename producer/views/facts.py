@@ -30,13 +30,13 @@ SPEED = ("rate", "engines")
 """Names of facts about how fast a job was."""
 
 
-def contributed(
-    connection: Connection, job_id: int, tenant: str | None = None
-) -> dict[str, Contribution]:
-    """Return what wings know of a job, by the name of its object in `status --json`, for a reader of a `tenant`."""
+def contributed(connection: Connection, job_id: int, *, whole: bool) -> dict[str, Contribution]:
+    """Return what wings know of a job, by the name of its object in `status --json`, with `whole` messages or with
+    public ones.
+    """
     found: dict[str, Contribution] = {}
     for of_wing in wings.offered("job_facts"):
-        found |= of_wing(connection, job_id, tenant)
+        found |= of_wing(connection, job_id, whole)
     return found
 
 
@@ -48,7 +48,10 @@ def read(
     """
     (row,) = with_deadlines(connection, [job_pace.of(connection, job_id)])
     (row,) = with_standings(connection, [row], here, tenant)
-    return {**with_versions(connection, row), **contributed(connection, job_id, tenant)}
+    return {
+        **with_versions(connection, row),
+        **contributed(connection, job_id, whole=tenant is None),
+    }
 
 
 def of_job(row: Values) -> list[Fact]:
