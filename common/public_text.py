@@ -27,6 +27,8 @@ _PATH = re.compile(
     r"|(?<![\w./-])[\w.-]+/[\w.-]+/[\w.]"
 )
 
+_LOCAL = re.compile(r"(?<![\w./<~#:])/(?:[\w.@+~-]+/)+[\w.@+~-]+")
+
 
 def private(path: object) -> str:
     """The path for a message: tenants read its last name, unless it lies below a folder of their own."""
@@ -100,6 +102,15 @@ def left_out(message: str, own: Sequence[str] | None) -> str:
     if own is None or not _has_path(message, own):
         return message
     return f"{message.split(':')[0]}: the message is left out, since it names a file of the worker"
+
+
+def with_last_names(message: str, own: Sequence[str] | None) -> str:
+    """The message of a function about one row as a tenant reads it: with the last names of absolute local paths that are
+    not the tenant's. Everything else is the function's own words.
+    """
+    if own is None:
+        return message
+    return _LOCAL.sub(lambda found: shown_path(found[0], own), message)
 
 
 def withheld(text: str) -> str:

@@ -126,15 +126,19 @@ def table_of(job: JobSpec, found: RowResults, schema: pa.Schema | None = None) -
 
 
 @pytest.mark.parametrize(
-    ("own", "message"),
+    ("own", "message", "of_function"),
     [
-        (None, "OSError: no file /srv/hub/model"),
-        ((), "OSError: the message is left out, since it names a file of the worker"),
-        (("/srv/hub",), "OSError: no file /srv/hub/model"),
+        (None, "OSError: no file /srv/hub/model", "OSError: no file /srv/hub/model"),
+        (
+            (),
+            "OSError: the message is left out, since it names a file of the worker",
+            "OSError: no file model",
+        ),
+        (("/srv/hub",), "OSError: no file /srv/hub/model", "OSError: no file /srv/hub/model"),
     ],
 )
-def test_the_message_of_a_library_names_no_file_of_the_worker_to_a_tenant(
-    own: Sequence[str] | None, message: str
+def test_the_message_of_a_library_or_function_names_no_file_of_the_worker_to_a_tenant(
+    own: Sequence[str] | None, message: str, of_function: str
 ) -> None:
     why = "OSError: no file /srv/hub/model"
     given = {
@@ -144,7 +148,7 @@ def test_the_message_of_a_library_names_no_file_of_the_worker_to_a_tenant(
     found = results(given)
     found.own = own
     errors = table_of(spec(generate("{{ text }}")), found).errors
-    assert [error.message for error in errors] == [message, why]
+    assert [error.message for error in errors] == [message, of_function]
 
 
 def test_a_generate_part_has_the_documented_columns_in_order() -> None:

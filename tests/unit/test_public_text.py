@@ -5,7 +5,15 @@ import pickle
 import pytest
 
 from nightshift.common.errors import BadInput, NeedsOtherEngine, NightshiftError
-from nightshift.common.public_text import marked, private, public, shown_error, shown_path, withheld
+from nightshift.common.public_text import (
+    marked,
+    private,
+    public,
+    shown_error,
+    shown_path,
+    with_last_names,
+    withheld,
+)
 
 OWN = ("/data/acme", "s3://acme/in/")
 
@@ -108,3 +116,22 @@ def test_marks_in_the_text_of_a_user_show_nothing() -> None:
     assert "\ufdd0" not in error.public_message(OWN)
     forged = BadInput(f"\ufdd0 {SERVERS}\ufdd2")
     assert "/srv" not in forged.public_message(OWN)
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("no such file: '/srv/hub/a.bin'", "no such file: 'a.bin'"),
+        ("/srv/hub/a and /srv/mine/b", "a and /srv/mine/b"),
+        (
+            "use / or x/y, 3/4, https://example.com/a/b",
+            "use / or x/y, 3/4, https://example.com/a/b",
+        ),
+        ("/single stays", "/single stays"),
+    ],
+)
+def test_messages_of_functions_have_last_names_of_foreign_absolute_paths(
+    message: str, shown: str
+) -> None:
+    assert with_last_names(message, ("/srv/mine",)) == shown
+    assert with_last_names(message, None) == message

@@ -12,7 +12,7 @@ from nightshift.common.formats.part_rows import column_sum, error_column, row_er
 from nightshift.common.formats.values import to_list
 from nightshift.common.ledger.batches.records import Tokens
 from nightshift.common.ledger.jobs.answer_counts import NOTHING, AnswerCounts
-from nightshift.common.public_text import left_out
+from nightshift.common.public_text import left_out, with_last_names
 from nightshift.common.row_errors import Failure, RowError
 from nightshift.common.spec import ANSWERED_BY, PARSED, RESERVED_ANSWERS, GenerateTask, JobSpec
 from nightshift.common.states import RowErrorKind
@@ -131,6 +131,8 @@ def _failures(schema: pa.Schema, results: RowResults) -> dict[int, Failure]:
             message = outcome.message
             if outcome.of_library:
                 message = left_out(message, results.own)
+            elif outcome.kind is RowErrorKind.FUNCTION_ERROR:
+                message = with_last_names(message, results.own)
             failures[row] = Failure.of(outcome.kind, message)
             continue
         if own.issuperset(outcome.columns):
