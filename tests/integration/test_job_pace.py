@@ -91,6 +91,24 @@ def test_a_pause_within_the_window_is_no_slow_block(world: World) -> None:
     assert astuple(found.rows_per_second) == pytest.approx((5, 5, 5), rel=0.1)
 
 
+def test_a_pause_is_no_time_at_work_of_the_block_in_which_its_first_lease_ends(
+    world: World,
+) -> None:
+    """The lease that ends the pause outlives the ones of another worker."""
+    before = [(w, c + 600, e + 600) for w, c, e in serial([2.0] * 20)]
+    found = pace(world, [*before, *serial([2.0] * 20), ("a", 40.5, 0.5)], 100)
+    assert found is not None
+    assert astuple(found.rows_per_second) == pytest.approx((5, 5.25, 6), rel=0.1)
+
+
+def test_a_clock_that_was_set_back_makes_no_negative_pace(world: World) -> None:
+    job = world.job(*[10] * 40)
+    commits(world, job, [("w", 10, 60)])
+    world.do("UPDATE jobs SET started_at = now() - interval '100 s'")
+    make_ready(world, child_of(world.specs[job]))
+    assert job_pace.pace(world.run(job_pace.of, job)) is None
+
+
 def test_few_commits_have_no_bounds(world: World) -> None:
     found = pace(world, serial([2.0] * 4), 10)
     assert found is not None

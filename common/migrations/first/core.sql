@@ -820,7 +820,9 @@ LEFT JOIN LATERAL (
 ) AS c ON j.state IN ('running', 'paused')
 LEFT JOIN LATERAL (
     WITH recent AS MATERIALIZED (
-        SELECT ended_at, claimed_at, worker_id, row_count, output_tokens FROM attempts
+        -- The clock of Postgres may have been set back while a lease was open.
+        SELECT ended_at, least(claimed_at, ended_at) AS claimed_at, worker_id, row_count, output_tokens
+        FROM attempts
         WHERE job_id = j.id AND outcome IN ('done', 'split')
           AND ended_at > now() - interval '30 minutes' AND ended_at >= j.started_at
         ORDER BY ended_at DESC LIMIT 1000
@@ -859,8 +861,8 @@ LEFT JOIN LATERAL (
         UNION ALL
         SELECT k.since, greatest(k.leased_since, k.since), now() FROM clocked k WHERE k.until = now()
     ), gaps AS MATERIALIZED (
-        SELECT ended, begun - reached AS gap
-        FROM (SELECT begun, ended, coalesce(max(ended) OVER (
+        SELECT reached, begun, begun - reached AS gap
+        FROM (SELECT begun, coalesce(max(ended) OVER (
                          ORDER BY begun ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), since)
                          AS reached
               FROM leases) AS ordered
@@ -880,8 +882,8 @@ LEFT JOIN LATERAL (
         GROUP BY (c.number - 1) / s.size, s.size HAVING max(c.number) - min(c.number) + 1 = s.size
     ), paces AS MATERIALIZED (
         SELECT b.rows / nullif(extract(epoch FROM b.ended - b.begun - coalesce((
-                   SELECT sum(g.gap) FROM gaps g WHERE g.ended > b.begun AND g.ended <= b.ended),
-                   interval '0')), 0) AS pace
+                   SELECT sum(least(g.begun, b.ended) - greatest(g.reached, b.begun)) FROM gaps g
+                   WHERE g.begun > b.begun AND g.reached < b.ended), interval '0')), 0) AS pace
         FROM (SELECT block, rows, ended,
                      lag(ended, 1, (SELECT since FROM clocked)) OVER (ORDER BY block) AS begun
               FROM blocks) AS b
