@@ -28,9 +28,10 @@ DATE_CHARACTERS = 256
 """Most characters that one character of a date's format becomes, at which Python itself gives up."""
 
 PERCENTS: Final = re.compile(r"%(?:\([^()]*\))?[-+ #0]*(?:\.\d\d?)?[cdeEfFgGiosuxX%]")
-BRACES: Final = re.compile(r"\{\{|\{[^{}:!]*(?:!s)?(?::[^{}0-9]*(?:\.\d\d?)?[^{}0-9]*)?\}")
+BRACES: Final = re.compile(r"\{\{|\{[^{}:!]*(?:!s)?(?::[^{}\d]*(?:\.\d\d?)?[^{}\d]*)?\}")
 DATES: Final = re.compile(r"%[-_^#0]?[a-zA-Z%]")
-"""Fields of formats that templates have: without a width, and with at most two digits of precision."""
+"""Fields of formats that templates have: without a width, and with at most two digits of precision. Python takes the
+decimal digits of every script as a width."""
 
 _CODECS = ("utf-8", "utf8", "ascii", "latin-1", "latin1", "iso-8859-1")
 _LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"

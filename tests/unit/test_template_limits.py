@@ -151,6 +151,7 @@ def test_every_value_is_charged_and_not_only_what_is_printed(template: str, made
         ("{{ '%r' % n }}", "the format '%r' has a field that templates do not have"),
         ("{{ '%-9s'|format(n) }}", "the format '%-9s' has a field that templates do not have"),
         ("{{ '{:>9}'.format(n) }}", "the format '{:>9}' has a field that templates do not have"),
+        ("{{ '{:٩٩٩}'.format(n) }}", "the format '{:٩٩٩}' has a field that templates do not have"),
         ("{{ '{!r}'.format(n) }}", "the format '{!r}' has a field that templates do not have"),
         (
             "{{ '{:.100f}'.format(n) }}",
