@@ -56,7 +56,7 @@ class Facts:
     files that could not be added, and `file_left_why` the reason for the first of them. `pools` are those whose living
     workers may have the engine, and `outages` what workers or reapers wait for; the job is `stalled` if all of
     its workers do. The facts were `read_at` a moment of the ledger's clock, `state_since` is when the job got its state,
-    `moved_at` when its last lease ended, and `worker_seen_at` the last sign of a worker of the pool, if it has none
+    `moved_at` when its last lease ended or rows were added last, and `worker_seen_at` the last sign of a worker of the pool, if it has none
     now. `outlook` is what is expected of its deadline, None without one.
 
     A reader who `is_guest` keeps no machines, and sees no names of machines, of jobs that are `foreign`, or of

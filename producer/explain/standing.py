@@ -73,7 +73,7 @@ def standing(facts: Facts) -> Standing:
 
 
 def _began(facts: Facts, kind: str) -> datetime | None:
-    """Return when a wait of this kind began: not before the job got its state, or before its last lease ended."""
+    """Return when a wait of this kind began: not before the job got its state, its last lease ended, or rows were added."""
     known = [each for each in _beginnings(facts, kind) if each is not None]
     return max(known, default=None)
 

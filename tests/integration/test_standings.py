@@ -132,6 +132,30 @@ def test_a_wait_begins_when_the_last_lease_ended(world: World) -> None:
 
 
 @pytest.mark.usefixtures("reaper")
+def test_a_wait_does_not_begin_before_the_rows_were_added(world: World) -> None:
+    """A watched job was done for an hour."""
+    job = world.job(1, 1)
+    world.commit(world.lease(job))
+    world.do(
+        "INSERT INTO generations (job_id, number, source, first_file, stop_file, first_row, stop_row, first_seq, stop_seq) "
+        "VALUES (%s, 1, 'submit', 0, 1, 0, 1, 0, 1), (%s, 2, 'input', 1, 2, 1, 2, 1, 2)",
+        *(job, job),
+    )
+    for table, column in (
+        ("jobs", "state_since"),
+        ("attempts", "ended_at"),
+        ("generations", "planned_at"),
+    ):
+        earlier(world, table, column, 3600)
+    assert look(world, job) == ("waits", "no_worker", True)
+    world.do("UPDATE generations SET planned_at = now() WHERE number = 2")
+    assert look(world, job) == ("waits", "no_worker", False)
+    planned = world.ask("SELECT planned_at FROM generations WHERE number = 2")[0].planned_at
+    [row] = looked(world, job)
+    assert row["standing"].since == planned
+
+
+@pytest.mark.usefixtures("reaper")
 def test_a_cordon_needs_a_person_once_it_has_lasted(world: World) -> None:
     job = staged.job(world, "one", 4)
     staged.machine(world, "gpu-1", job)

@@ -18,7 +18,8 @@ JOBS = text("""
                (SELECT max(ended_at) FROM attempts
                 WHERE job_id = j.id AND outcome IN ('done', 'split')),
                (SELECT max(ended_at) FROM attempts
-                WHERE job_id = j.id AND outcome IN ('failed', 'released', 'lost'))
+                WHERE job_id = j.id AND outcome IN ('failed', 'released', 'lost')),
+               (SELECT planned_at FROM generations WHERE job_id = j.id ORDER BY number DESC LIMIT 1)
            ) END AS moved_at,
            extract(epoch FROM now() - j.finished_at)::float8 AS finished_seconds,
            w.every_seconds AS watch_seconds, w.error AS watch_error,
