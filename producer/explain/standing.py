@@ -90,10 +90,8 @@ def _beginnings(facts: Facts, kind: str) -> Iterator[datetime | None]:
     if kind == "no_worker":
         yield facts.worker_seen_at
     if kind == "cordoned":
-        yield max(
-            (slot.cordoned_since for slot in facts.slots if slot.cordoned_since is not None),
-            default=None,
-        )
+        able = (slot for slot in facts.slots if slot.serves in (None, facts.engine_key))
+        yield max((slot.cordoned_since for slot in able if slot.cordoned_since), default=None)
     if kind == "no_reaper" and facts.read_at is not None and facts.reaper_seconds is not None:
         yield facts.read_at - timedelta(seconds=facts.reaper_seconds)
 

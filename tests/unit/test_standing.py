@@ -221,6 +221,17 @@ HOUR_AGO = NOW - timedelta(hours=1)
             {"moved_at": None, "slots": [replace(READY, cordon="host-9", cordoned_since=NOW)]},
             NOW,
         ),
+        # Of the slots that may have its engine.
+        (
+            {
+                "moved_at": None,
+                "slots": [
+                    replace(READY, cordon="host-9"),
+                    replace(READY, cordon="host-8", serves="other", cordoned_since=NOW),
+                ],
+            },
+            HOUR_AGO,
+        ),
         (away(Kind.STORAGE, 40.0), NOW - timedelta(seconds=40)),
         (AT_WORK, HOUR_AGO),
         ({"state": JobState.PAUSED}, HOUR_AGO),
