@@ -86,21 +86,17 @@ def reads(context: Context) -> SlowWork:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request of a known caller; `path` holds the variable parts of its address."""
+    """One request of a known caller, whom the audit log names `who`; `path` holds the variable parts of its address."""
 
     context: Context
     caller: Caller
+    who: str
     method: str
     path: Mapping[str, str]
     query: QueryParams
     headers: Headers
     host: str
     body: bytes = b""
-
-    @property
-    def who(self) -> str:
-        """The caller as the audit log names it."""
-        return audit_log.of_key(self.caller.name, self.caller.tenant)
 
     @property
     def ledger(self) -> Ledger:
@@ -245,6 +241,7 @@ async def _call(request: Request, role: Role) -> Call:
     return Call(
         context=context,
         caller=caller,
+        who=audit_log.of_key(caller.name, caller.tenant),
         method=request.method,
         path=request.path_params,
         query=request.query_params,

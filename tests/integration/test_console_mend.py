@@ -501,3 +501,18 @@ def test_a_batch_of_the_api_is_cancelled_as_it_was_seen(ledger: Ledger, tmp_path
     with ledger.transaction() as connection:
         (row,) = audit_log.of_subject(connection, f"batch {batch.id}")
     assert row["detail"] == {"state": ["validating", "cancelled"]}
+
+
+def test_what_an_operator_changes_for_a_tenant_is_a_change_of_the_operator(
+    ledger: Ledger, tmp_path: Any
+) -> None:
+    batches = batch_site.Site(ledger, tmp_path)
+    site, batch = Site(ledger, batches.settings), batches.batch(line())
+    ops, place = site.browser("ops"), f"/batches/{batch.id}"
+    assert send(ops, place, {**form_of(ops, place, place), "do": "cancel"}).status_code == 303
+    assert send(ops, f"/files/{batch.input_file_id}/delete", {}).status_code == 303
+    with ledger.transaction() as connection:
+        for subject in (f"batch {batch.id}", f"file {batch.input_file_id}"):
+            assert audit_log.of_subject(connection, subject)[-1]["who"].endswith(" ops (ops)")
+            seen = audit_log.of_subject(connection, subject, batch.tenant)[-1]
+            assert (seen["who"], seen["host"]) == (audit_log.SOMEBODY, "")

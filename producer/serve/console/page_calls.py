@@ -99,6 +99,7 @@ class Visit:
         return Call(
             context=self.context,
             caller=replace(self.looker.caller, tenant=tenant),
+            who=self.looker.who,
             method=self.request.method,
             path=self.request.path_params,
             query=QueryParams(),
