@@ -41,7 +41,10 @@ class InTable:
     @property
     def fact(self) -> Fact:
         """The phrase as a fact."""
-        return Fact("table", self.text, meaning="the rows of the job in the table that it writes")
+        last = self.state.commit
+        meaning = "the rows of the job in the table that it writes"
+        is_refused = last is not None and last.state == "refused"
+        return Fact("table", self.text, meaning=meaning, warns=is_refused)
 
     @property
     def as_json(self) -> dict[str, Any]:

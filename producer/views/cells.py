@@ -60,10 +60,10 @@ def state(name: str) -> Text:
 
 
 def job_state(row: Values) -> Text:
-    """The state of a job, as people see it; one that is watched and has nothing to do waits for files."""
-    if row["status"] == "running" and row.get("waiting_for_files"):
-        return Text("waits for files", "cyan")
+    """Return the state of a job, as people see it; a watched job that has nothing to do waits for files."""
     standing = row.get("standing")
+    if standing is not None and standing.kind == "waits_for_files":
+        return Text("waits for files", "cyan")
     return state(row["status"] if standing is None else standing.word)
 
 

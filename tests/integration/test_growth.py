@@ -22,6 +22,7 @@ from nightshift.common.ledger.queries import job_pace
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
+from nightshift.producer.advice.here import FLEET
 from nightshift.producer.control.deletion import delete
 from nightshift.producer.reaper import generation_files, sweep_copies
 from nightshift.producer.submit import append_command, intake
@@ -30,6 +31,7 @@ from nightshift.producer.submit.intake import Growth, Intake
 from nightshift.producer.submit.submit import Submitted, submit
 from nightshift.producer.verify.verify import verify
 from nightshift.producer.views.cells import job_state
+from nightshift.producer.views.standings import with_standings
 from nightshift.producer.watch import look
 from tests.integration.test_retry import Site, agreed, moody
 from tests.support import world
@@ -411,9 +413,14 @@ def test_an_append_names_a_changed_file_and_leaves_its_rows_as_they_are(site: Gr
 
 def shown(site: Grown) -> str:
     """The state of the job as `jobs` and `status` show it; one that waits has no rate."""
+    site.ask(
+        "INSERT INTO reapers (name, host, code_version, seen_at) "
+        "VALUES ('r-1', 'h', 'x', now() + interval '1 day') ON CONFLICT DO NOTHING RETURNING 1"
+    )
     with site.ledger.transaction() as connection:
-        [row] = job_pace.listed(connection)
-    assert not row["waiting_for_files"] or row["rows_per_second"] is None
+        [row] = with_standings(connection, job_pace.listed(connection), FLEET)
+    is_open = row["batches_pending"] + row["batches_queued"] + row["batches_leased"] > 0
+    assert is_open or row["rows_per_second"] is None
     return job_state(row).plain
 
 
@@ -435,7 +442,7 @@ def test_a_watched_job_plans_a_file_after_two_equal_looks_and_does_not_close(sit
     assert site.look()
     assert site.watch["files_waiting"] == 0
     assert not site.watch["waiting_for_files"]
-    assert shown(site) == "running"
+    assert shown(site) == "waits", "for a worker"
     site.run(SHOUT)
     generation_files.write_finished(site.ledger)
     assert site.follow() == site.ids

@@ -117,7 +117,7 @@ def test_the_page_of_a_job_says_it(site: TableSite) -> None:
     site.start(20)
     site.work(SHOUT)
     page = console_site.Site(site.ledger, site.settings).browser("ops").get(f"/jobs/{site.job_id}")
-    assert f"Table {title(site)}: 20 rows of 2 parts" in page.text
+    assert f">Table</dt><dd>{title(site)}: 20 rows of 2 parts" in page.text
 
 
 def test_a_job_without_a_table_says_nothing_of_one(
