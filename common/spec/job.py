@@ -49,6 +49,10 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 Name = Annotated[str, Field(pattern=NAME)]
 
 
+MOST_PRIORITY = 1000
+"""Highest priority of a job; the lowest is its negative."""
+
+
 class JobSpec(Section):
     """One run of a model over one dataset into one output directory."""
 
@@ -56,8 +60,8 @@ class JobSpec(Section):
     pool: Name = Field("default", description="Group of workers that may run the job.")
     priority: int = Field(
         0,
-        ge=-1000,
-        le=1000,
+        ge=-MOST_PRIORITY,
+        le=MOST_PRIORITY,
         description="Higher goes first; jobs of equal priority share the pool's slots.",
     )
     weight: float = Field(

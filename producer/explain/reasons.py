@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from nightshift.common.allocation.deadlines import Standing
+from nightshift.common.spec.job import MOST_PRIORITY
 from nightshift.common.states import JobState
 from nightshift.common.text import counted, counted_batches, duration, first_few, plural, rate
 from nightshift.producer.advice.advice import Action, Advice, Need, Subject, advise, load_log
@@ -30,8 +31,8 @@ class Reason:
 
     @property
     def commands(self) -> list[str]:
-        """The commands that help, the best first."""
-        return [each.command for each in self.advice if each.command]
+        """The commands that help, the best first; several actions may have one command."""
+        return list(dict.fromkeys(each.command for each in self.advice if each.command))
 
     @property
     def lasting(self) -> str:
@@ -357,8 +358,9 @@ def _taken(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
             f"{'works' if count == 1 else 'work'} for {holder}{more}"
         )
 
-    helps = [_priority(facts, (one.priority or 0) + 1), *_pools(facts)]
-    return Reason("slots_taken", said(_due(one)), helps, said(""))
+    higher = (one.priority or 0) + 1
+    raised = [_priority(facts, higher)] if higher <= MOST_PRIORITY else []
+    return Reason("slots_taken", said(_due(one)), [*raised, *_pools(facts)], said(""))
 
 
 def _holder(slot: SlotFact, deadline: str) -> str:

@@ -343,6 +343,14 @@ def test_an_archived_job_that_failed_is_not_advised_to_run_again() -> None:
     assert remedies(found, facts, Shown({})) == []
 
 
+def test_no_command_is_advised_twice_or_with_a_priority_that_no_job_may_have() -> None:
+    served = replace(FACTS, pools=("a", "gpus"), here=Here(Works.SERVE))
+    assert explain(served)[0].commands == ["nightshift set 7 --pool a"]
+    for priority, commands in ((999, ["nightshift set 7 --priority 1000"]), (1000, [])):
+        taken = replace(FACTS, slots=[replace(TAKEN, priority=priority)])
+        assert explain(taken)[0].commands == commands
+
+
 def test_what_bounds_a_job_that_is_at_work_is_said_too() -> None:
     facts = replace(FACTS, leased=4, children_at_work=1, rows_per_second=2.0, max_parallel=4)
     assert [each.kind for each in explain(facts)] == ["working", "max_parallel"]

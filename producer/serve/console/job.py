@@ -16,6 +16,7 @@ from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts, live_parts
 from nightshift.common.public_text import shown_path
 from nightshift.common.spec.changes import NONE
+from nightshift.common.spec.job import MOST_PRIORITY
 from nightshift.common.states import RowErrorKind
 from nightshift.common.text import map_leaves
 from nightshift.producer.advice.here import Here
@@ -49,9 +50,6 @@ ATTEMPTS = 25
 
 OF_ORIGIN = 200
 """Leases whose engines and code the page names, the newest."""
-
-MOST_PRIORITY = 1000
-"""Highest priority of a spec."""
 
 ELSEWHERE = ("tokens", "saved", "rate", "cost", "deadline", "output", "reason")
 """Facts that the page has in places of their own."""

@@ -22,7 +22,6 @@ from nightshift.producer.serve.ledger.tenants import Tenant
 
 LONGEST_NAME = 100
 MOST_WEIGHT = 1000.0
-MOST_PRIORITY = 1000
 LARGEST = 2**63 - 1
 
 Value = str | bool | Sequence[str]
@@ -141,9 +140,9 @@ def _weight(field: str, value: Value) -> float:
 
 def _priority(field: str, value: Value) -> int:
     found = _number(field, value)
-    if found != int(found) or abs(found) > MOST_PRIORITY:
+    if found != int(found) or abs(found) > job.MOST_PRIORITY:
         raise BadInput(
-            f"a priority is a whole number from -{MOST_PRIORITY} to {MOST_PRIORITY}, which {value} "
+            f"a priority is a whole number from -{job.MOST_PRIORITY} to {job.MOST_PRIORITY}, which {value} "
             "is not"
         )
     return int(found)
