@@ -131,6 +131,12 @@ def test_one_of_several_buttons_of_a_kind_does_not_stand_out() -> None:
     assert out(("a", "b")) == out((), "m", "n") == [False, False]
 
 
+def test_a_link_leads_to_the_form_of_the_job_from_every_page() -> None:
+    advice = Advice(Action.SETTINGS, "nightshift set 7 --finish-by LATER")
+    [link] = remedies(Reason("late", "", [advice]), FACTS, OPERATOR)
+    assert (link.place, dict(link.form)) == ("/jobs/7#change", {})
+
+
 def test_a_button_carries_what_the_page_shows() -> None:
     known = Facts(7, JobState.RUNNING, "gpus", "own", pools=("a",))
     [pool] = remedies(Reason("no_worker", "", [Advice(Action.POOL, "", "a")]), known, OPERATOR)

@@ -87,7 +87,7 @@ def _buttons(advice: Advice, facts: Facts, shown: Shown) -> Iterator[Remedy]:
         case Action.WORKER:
             yield Remedy("How to start a worker", "/fleet", kind=kind)
         case Action.SETTINGS:
-            yield Remedy("Change it below", "#change", kind=kind)
+            yield Remedy("Change it below", f"{here}#change", kind=kind)
         case Action.UNCORDON if value in shown.cordons:
             form = {"do": "uncordon", "name": value, f"{WAS}state": shown.cordons[value]}
             yield Remedy(f"Uncordon {value}", "/fleet", form, kind=kind)
