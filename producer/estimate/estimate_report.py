@@ -1,9 +1,9 @@
 """An estimate as a table, one line a figure with its range and its source, and as JSON."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from rich.bar import Bar
@@ -126,16 +126,29 @@ def _speed(table: Table, made: Estimate) -> None:
         table.add_row("engines", f"{_most_text(hours, money)} hours of one engine")
         table.add_row("workers", f"{made.workers:,}, {made.workers_source}")
         table.add_row("time", _most_text(made.seconds, duration))
-        table.add_row("finished", f"{_clock(made)}, if it began now")
+        if ends := _ends(made):
+            table.add_row("finished", f"{_clock(made, ends)}, if it began now")
 
 
-def _clock(made: Estimate) -> str:
-    assert made.seconds is not None
-    moments = [
-        made.made_at + timedelta(seconds=each) for each in (made.seconds.low, made.seconds.high)
-    ]
-    pattern = "%H:%M" if moments[1].date() == made.made_at.date() else "%Y-%m-%d %H:%M"
-    first, last = (f"{moment:{pattern}}" for moment in moments)
+def _ends(made: Estimate) -> dict[str, datetime]:
+    """Return when the job would be over if it began when the estimate was made, by bound; empty if that is not known, or
+    later than calendars end.
+    """
+    if made.seconds is None:
+        return {}
+    found = asdict(made.seconds).items()
+    try:
+        return {
+            name: made.made_at + timedelta(seconds=each) for name, each in found if each is not None
+        }
+    except OverflowError:
+        return {}
+
+
+def _clock(made: Estimate, ends: Mapping[str, datetime]) -> str:
+    low, high = ends["low"], ends["high"]
+    pattern = "%H:%M" if high.date() == made.made_at.date() else "%Y-%m-%d %H:%M"
+    first, last = f"{low:{pattern}}", f"{high:{pattern}}"
     return first if first == last else f"{first} to {last}"
 
 
@@ -209,19 +222,11 @@ def as_json(made: Estimate) -> dict[str, Any]:
         "cost": _range(made.cost),
         "budget": made.spec.limits.budget,
         "seconds": _range(made.seconds),
-        "finished_at": _finished_at(made),
+        "finished_at": {
+            bound: moment.isoformat(timespec="seconds") for bound, moment in _ends(made).items()
+        }
+        or None,
         "notes": made.notes,
-    }
-
-
-def _finished_at(made: Estimate) -> dict[str, str] | None:
-    """When the job would be over if it began when the estimate was made."""
-    if made.seconds is None:
-        return None
-    return {
-        bound: (made.made_at + timedelta(seconds=seconds)).isoformat(timespec="seconds")
-        for bound, seconds in asdict(made.seconds).items()
-        if seconds is not None
     }
 
 

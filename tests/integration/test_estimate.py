@@ -257,6 +257,17 @@ def test_a_speed_that_may_be_0_gives_no_time(world: World, spec: Callable[..., J
     assert "varies too much" in said(found)
 
 
+def test_an_end_after_the_last_year_of_the_calendar_is_not_a_date(
+    world: World, spec: Callable[..., JobSpec]
+) -> None:
+    ran(world, spec(), "before")
+    world.do("UPDATE attempts SET engine_microseconds = 6e15")
+    made = estimate(spec(), Settings(), world.ledger)
+    assert made.seconds is not None
+    assert "finished" not in said(made)
+    assert estimate_report.as_json(made)["finished_at"] is None
+
+
 def test_an_estimate_leaves_no_copies_and_asks_nothing_of_the_output(
     tmp_path: Path, spec: Callable[..., JobSpec]
 ) -> None:
