@@ -168,6 +168,13 @@ class _Metered(NodeTransformer):
         ends = (node.arg.start, node.arg.stop, node.arg.step)
         return _through("_sliced", node.node, *(each or nodes.Const(None) for each in ends))
 
+    def visit_Call(self, node: nodes.Call) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        if node.dyn_args is not None:
+            # Python makes a tuple of them before the call: of a text one with each character.
+            node.dyn_args = _through("_steps", node.dyn_args, nodes.Const(limits.PIECE_UNITS))
+        return node
+
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         node.expr = _through("_read", node.expr)

@@ -1,7 +1,9 @@
 """The list of filters and methods: what is on the list makes no more than is charged; all else is refused."""
 
 import datetime
+import itertools
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from pydantic import ValidationError
 
 from nightshift.common.spec import STORED, GenerateTask
 from nightshift.common.templates.budget import RENDER_UNITS, Budget
-from nightshift.common.templates.limits import FILTERS, METHODS, TESTS
+from nightshift.common.templates.limits import FILTERS, METHODS, PIECE_UNITS, TESTS
 from nightshift.common.templates.sandbox import TEMPLATE_TOKENS, compiled, rendered
 from nightshift.worker.rows.prompts import Renderer
 
@@ -118,6 +120,26 @@ def test_every_value_is_charged_and_not_only_what_is_printed(template: str, made
     budget = Budget()
     rendered(compiled(template), {"text": "a" * 1000}, budget)
     assert RENDER_UNITS - budget.units >= made
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% macro m() %}{% endmacro %}{{ m(*values) }}",
+        "{% macro m() %}{% endmacro %}{% call m(*values) %}{% endcall %}",
+        "{{ '{}'.format(*values) }}",
+        "{% for x in [1] %}{{ loop.cycle(*values) }}{% endfor %}",
+    ],
+)
+def test_values_with_a_star_are_charged_one_by_one(template: str) -> None:
+    """A text of 24 million characters would become a tuple of 3.5 GB."""
+
+    def values() -> Iterator[str]:
+        yield from itertools.repeat("a", RENDER_UNITS // PIECE_UNITS + 1)
+        raise AssertionError("all values were read")
+
+    with pytest.raises(SecurityError):
+        rendered(compiled(template), {"values": values()}, Budget())
 
 
 @pytest.mark.parametrize(
