@@ -4,7 +4,7 @@ What a call is given and the most that it makes are charged to the budget of the
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from decimal import Decimal
 from json import JSONEncoder
@@ -97,12 +97,13 @@ def sliced(budget: Budget, value: Any, start: Any, stop: Any, step: Any) -> Any:
 
 
 def operated(budget: Budget, operator: str, run: Callable[..., Any], left: Any, right: Any) -> Any:
-    """Return what `+`, `*`, `//` or `%` makes."""
+    """Return what `+`, `-`, `*`, `//` or `%` makes."""
     charged = 1
     if operator == "%" and isinstance(left, str | bytes):
         charged = _percents(budget, left, *(right if isinstance(right, tuple) else (right,)))
-    elif operator in "+*":
-        sized = [side for side in (left, right) if isinstance(side, str | bytes | list | tuple)]
+    elif operator in "+-*":
+        # The keys and items of a struct are sets.
+        sized = [s for s in (left, right) if isinstance(s, str | bytes | list | tuple | Set)]
         charged += sum(map(budget.weight, sized))
         if operator == "*":
             charged *= max([1, *(side for side in (left, right) if isinstance(side, int))])

@@ -191,7 +191,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     """Charges operators and calls to the budget of the rendering."""
 
     context_class = _Context
-    intercepted_binops = frozenset({"*", "%", "//", "+"})
+    intercepted_binops = frozenset({"*", "%", "//", "+", "-"})
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Text, lists and numbers."""
