@@ -198,9 +198,11 @@ def redis_url(servers_home: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def databases(postgres_url: str) -> Databases:
+def databases(postgres_url: str) -> Iterator[Databases]:
     """The databases of this process's tests."""
-    return Databases(postgres_url)
+    found = Databases(postgres_url, keeps_sessions=True)
+    yield found
+    found.close()
 
 
 @pytest.fixture
