@@ -10,6 +10,8 @@ from collections import defaultdict
 from typing import Any
 
 from psycopg.pq import ConnStatus, ExecStatus, PGconn, TransactionStatus
+from sqlalchemy import Connection
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from nightshift.common.ledger.connection import PatientConnection
 
@@ -19,9 +21,12 @@ MOST_IDLE = 4
 _kept: set[tuple[Any, ...]] = set()
 _idle: dict[tuple[Any, ...], list[PGconn]] = defaultdict(list)
 _lock = threading.Lock()
+_known: dict[int | None, dict[str, Any]] = {}
+"""What SQLAlchemy's dialect has learned of each server, by its port."""
 
 _plain_connect = PatientConnection.connect.__func__  # type: ignore[attr-defined]
 _plain_close = PatientConnection.close
+_plain_initialize = PGDialect_psycopg.initialize
 
 
 def keep(port: int, database: str) -> None:
@@ -52,6 +57,7 @@ def drop(port: int, database: str) -> None:
 
 
 def _patch() -> None:
+    PGDialect_psycopg.initialize = _initialize  # type: ignore[method-assign]
     PatientConnection.connect = classmethod(_connect)  # type: ignore[assignment,method-assign]
     PatientConnection.close = _close  # type: ignore[method-assign]
 
@@ -88,6 +94,23 @@ def _around(
     if context is not None:
         connection._adapters = type(connection.adapters)(context.adapters)
     return connection
+
+
+def _initialize(dialect: PGDialect_psycopg, connection: Connection) -> None:
+    """Ask a server once a process what it is, not for each Ledger."""
+    url = connection.engine.url
+    if (url.port, url.database) not in _kept:
+        _plain_initialize(dialect, connection)
+        return
+    if url.port not in _known:
+        before = {**vars(dialect)}
+        _plain_initialize(dialect, connection)
+        _known[url.port] = {
+            name: value
+            for name, value in vars(dialect).items()
+            if before.get(name, before) is not value and name != "_type_memos"  # a cache of its own
+        }
+    vars(dialect).update(_known[url.port])
 
 
 def _close(self: PatientConnection) -> None:
