@@ -4,12 +4,14 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 import structlog
+import typer.testing
 from xdist.scheduler import LoadScopeScheduling
 
 from nightshift.common.ledger import Ledger
@@ -83,6 +85,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
+    # Typer's runner for tests builds all commands anew for each run, in 12 ms of CPU.
+    typer.testing._get_command = cache(typer.main.get_command)
     warm.freeze_imports()
 
 
@@ -198,9 +202,11 @@ def redis_url(servers_home: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def databases(postgres_url: str) -> Databases:
+def databases(postgres_url: str) -> Iterator[Databases]:
     """The databases of this process's tests."""
-    return Databases(postgres_url)
+    found = Databases(postgres_url, keeps_sessions=True)
+    yield found
+    found.close()
 
 
 @pytest.fixture

@@ -11,9 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from huggingface_hub import constants
 
-from nightshift.worker.engines.hub import fetch_snapshot
 from tests.support.fake_hub import COMMIT, FakeHub
 from tests.support.fleet import wait_until
 
@@ -164,6 +162,10 @@ def test_when_the_one_that_fetches_is_killed_another_takes_over(hub: FakeHub, ca
 def test_offline_or_without_a_place_to_write_nothing_is_fetched_and_nobody_waits(
     hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from huggingface_hub import constants
+
+    from nightshift.worker.engines.hub import fetch_snapshot
+
     monkeypatch.setattr(constants, "ENDPOINT", hub.address)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)

@@ -130,14 +130,8 @@ def pairs(job: Combination) -> set[tuple[str, str, str, str]]:
 
 
 def covering() -> list[Combination]:
-    """Few jobs that have every pair which some job has: of all jobs that with the most new pairs comes next."""
-    left = possible()
-    open_pairs = set[tuple[str, str, str, str]]().union(*map(pairs, left))
-    chosen: list[Combination] = []
-    while open_pairs:
-        chosen.append(max(left, key=lambda job: len(pairs(job) & open_pairs)))
-        open_pairs -= pairs(chosen[-1])
-    return chosen
+    """Few jobs that have every pair which some job has."""
+    return _cover(possible(), pairs)
 
 
 NUMBERS = count()
@@ -250,17 +244,26 @@ class Stage:
 
 
 def in_fast(jobs: list[Combination]) -> list[Combination]:
-    """Those for `make test`: the first ones that together have every value of each axis, but the slow kinds."""
-    return first_with_each([each for each in jobs if not KINDS[each.kind].slow], AXES)
+    """Those for `make test`: few that together have every value of each axis, but the slow kinds."""
+    return few_with_each([each for each in jobs if not KINDS[each.kind].slow], AXES)
 
 
-def first_with_each(jobs: list[Combination], attributes: Iterable[str]) -> list[Combination]:
-    """Return the first jobs that together cover every value of each attribute."""
-    seen: set[tuple[str, str]] = set()
-    found = []
-    for each in jobs:
-        values = {(name, getattr(each, name)) for name in attributes}
-        if values - seen:
-            seen |= values
-            found.append(each)
-    return found
+def few_with_each(jobs: list[Combination], attributes: Iterable[str]) -> list[Combination]:
+    """Return few jobs that together cover every value of each attribute: that with the most new values comes next."""
+    names = list(attributes)
+
+    def values(job: Combination) -> set[tuple[str, str]]:
+        return {(name, getattr(job, name)) for name in names}
+
+    return _cover(jobs, values)
+
+
+def _cover(jobs: list[Combination], values: Callable[[Combination], set[Any]]) -> list[Combination]:
+    """Return few jobs that together have all `values` that some job has: that with the most new ones comes next."""
+    of = {job: values(job) for job in jobs}
+    left = set[Any]().union(*of.values())
+    chosen: list[Combination] = []
+    while left:
+        chosen.append(max(jobs, key=lambda job: len(of[job] & left)))
+        left -= of[chosen[-1]]
+    return chosen

@@ -22,7 +22,7 @@ from tests.matrix.scene import Scene, changing_routes
 ALL = jobs.covering()
 FAST = jobs.in_fast(ALL)
 SLOW = [each for each in ALL if each not in FAST]
-WAITING = jobs.first_with_each(FAST, ("input_format", "output", "shape", "engine"))
+WAITING = jobs.few_with_each(FAST, ("input_format", "output", "shape", "engine"))
 """Jobs that are also checked before their first row is answered, when nothing depends on the kind of task yet."""
 
 

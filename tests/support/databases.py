@@ -1,5 +1,6 @@
 """Databases of the tests on one server, their addresses, and what is sent to one."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -11,7 +12,7 @@ from psycopg.sql import SQL, Identifier
 from sqlalchemy import event
 
 from nightshift.common.ledger import Ledger
-from tests.support import homes
+from tests.support import homes, sessions, warm
 
 NUMBERS = count(1)
 """So that no two databases of a process have the same name."""
@@ -33,64 +34,85 @@ SELECT (SELECT md5(string_agg(attrelid::text || attnum || xmin, ',')) FROM pg_at
 """
 """Whether a test changed more than rows: each change of a catalog has a transaction of its own."""
 
+OTHERS_END = """
+SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s AND pid <> ALL (%s)
+"""
+
 Shape = tuple[Any, ...]
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 class Databases:
-    """The databases of one server, a new name for each test. A migrated one in which a test changed
-    rows alone is emptied and serves again: a copy fills 8 MB of memory, which takes longer.
+    """The databases of one server, each for one test at a time.
+
+    A migrated one in which a test changed rows alone is emptied and serves again: a copy fills 8 MB of memory, which
+    takes longer. It changes its name unless nothing that the test started can come back to it. With `keeps_sessions`
+    (the server is never stopped) sessions serve again as well.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, keeps_sessions: bool = False) -> None:
         self._url = url
+        self._port = urlsplit(url).port or 5432
+        self._keeps_sessions = keeps_sessions
         self._free: list[str] = []
-        self._made: dict[str, bool] = {}
+        self._made: dict[str, tuple[bool, Started]] = {}
         self._shape: Shape | None = None
         self._seeds: dict[str, bytes] = {}
-        self._sequences: list[tuple[str, int, bool]] = []
+        self._sequences = ""
+        self._sessions: dict[str | None, Connection] = {}
 
     def take(self, *, migrated: bool = True) -> str:
         """The URL of a database that nobody uses, with nothing in it."""
-        name = f"nightshift_test_{next(NUMBERS)}"
-        with self._connect() as connection:
-            if migrated and self._free:
-                _rename(connection, self._free.pop(), name)
-            else:
-                template = homes.TEMPLATE if migrated else "template0"
+        if migrated and self._free:
+            name = self._free.pop()
+        else:
+            name = f"nightshift_test_{next(NUMBERS)}"
+            template = homes.TEMPLATE if migrated else "template0"
+            with self._connected() as connection:
                 connection.execute(
                     SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(
                         Identifier(name), Identifier(template)
                     )
                 )
-        self._made[name] = migrated
         if migrated and self._shape is None:
-            with self._connect(name) as connection:
+            with self._connected(name) as connection:
                 self._note(connection)
+        if migrated and self._keeps_sessions:
+            sessions.keep(self._port, name)
+        self._made[name] = migrated, _started()
         return with_database(self._url, name)
 
     def give_back(self, url: str) -> None:
         """Ends every session of a database. Whoever comes later, under the old name, reaches nothing."""
         name = urlsplit(url).path.removeprefix("/")
-        free = f"nightshift_free_{next(NUMBERS)}"
-        with self._connect() as connection:
-            if self._made.pop(name):
-                connection.execute(
-                    "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s",
-                    [name],
-                )
+        migrated, before = self._made.pop(name)
+        processes, threads = _started()
+        is_alone = self._keeps_sessions and processes == before[0] and threads <= before[1]
+        if not is_alone:
+            self._leave(name)
+        with self._connected() as connection:
+            if migrated:
+                connection.execute(OTHERS_END, [name, self._pids(name)])
                 # Somebody may have come again at once, or the test may have shut everybody out.
                 with suppress(psycopg.OperationalError):
-                    _rename(connection, name, free)
-                    name = free
+                    if not is_alone:
+                        renamed = f"nightshift_test_{next(NUMBERS)}"
+                        _rename(connection, name, renamed)
+                        name = renamed
                     if self._is_emptied(name):
                         self._free.append(name)
                         return
-            self._drop(connection, name)
+            self._leave(name)
+            connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
+
+    def close(self) -> None:
+        """Close the sessions that are kept."""
+        for name in [*self._sessions]:
+            self._leave(name)
 
     def _is_emptied(self, name: str) -> bool:
         """Whether the database is as it was made, once the rows of its tests are gone."""
-        with self._connect(name) as connection:
+        with self._connected(name) as connection:
             if connection.execute(SHAPE).fetchone() != self._shape:
                 return False
             held = _tables_with_pages(connection)
@@ -106,8 +128,7 @@ class Databases:
                 copy = SQL("COPY {} FROM STDIN").format(Identifier(table))
                 with connection.cursor().copy(copy) as rows:
                     rows.write(self._seeds[table])
-            for sequence in self._sequences:
-                connection.execute("SELECT setval(%s, %s, %s)", sequence)
+            connection.execute(self._sequences)
         return True
 
     def _note(self, connection: Connection) -> None:
@@ -117,17 +138,47 @@ class Databases:
         keys = "SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND conrelid::regclass::text = ANY (%s)"
         assert connection.execute(keys, [tables]).fetchone() == (0,), "a TRUNCATE would empty seeds"
         query = f"SELECT relname FROM pg_class WHERE relkind = 'S' AND {PUBLIC}"
+        values = []
         for (name,) in connection.execute(query).fetchall():
             state = SQL("SELECT last_value, is_called FROM {}").format(Identifier(name))
             ((last, is_called),) = connection.execute(state).fetchall()
-            self._sequences.append((name, last, is_called))
+            values.append(f"setval('{name}', {last}, {is_called})")
+        self._sequences = f"SELECT {', '.join(values)}"
 
-    def _connect(self, name: str | None = None) -> Connection:
-        url = self._url if name is None else with_database(self._url, name)
-        return psycopg.connect(url, autocommit=True)
+    @contextmanager
+    def _connected(self, name: str | None = None) -> Iterator[Connection]:
+        """A session in a database, or in that of the server's URL; it is kept if sessions are."""
+        connection = self._sessions.get(name)
+        if connection is None or connection.closed:
+            url = self._url if name is None else with_database(self._url, name)
+            connection = psycopg.connect(url, autocommit=True)
+            if self._keeps_sessions:
+                self._sessions[name] = connection
+        try:
+            yield connection
+        finally:
+            if not self._keeps_sessions:
+                connection.close()
 
-    def _drop(self, connection: Connection, name: str) -> None:
-        connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
+    def _pids(self, name: str) -> list[int]:
+        own = self._sessions.get(name)
+        pids = [] if own is None or own.closed else [own.info.backend_pid]
+        return [*pids, *sessions.pids(self._port, name)]
+
+    def _leave(self, name: str | None) -> None:
+        """Close our sessions in a database."""
+        if name is not None:
+            sessions.drop(self._port, name)
+        if (connection := self._sessions.pop(name, None)) is not None:
+            connection.close()
+
+
+Started = tuple[int, set[threading.Thread]]
+
+
+def _started() -> Started:
+    """What may come back to a database: how many processes were started until now, and the living threads."""
+    return warm.started, {*threading.enumerate()}
 
 
 def _rename(connection: Connection, name: str, to: str) -> None:

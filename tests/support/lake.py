@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ class TableSite(Site):
         """Where the tables of a catalog lie."""
         return f"{self.store or f'file://{self.folder}'}/warehouse"
 
-    @property
+    @cached_property
     def settings(self) -> Settings:
         database = f"sqlite:///{self.folder}/catalog.db"
         sqlite = {"type": "sql", "uri": database, "warehouse": self.warehouse}

@@ -83,6 +83,9 @@ NEWLY_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, s
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
+started = 0
+"""How many processes this one has started."""
+
 _plain_execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 _plain_spawn = multiprocessing.util.spawnv_passfds
 
@@ -208,6 +211,7 @@ def _patch() -> None:
 
 def _execute(popen: Any, *arguments: Any, **named: Any) -> None:
     """In place of Popen._execute_child: a fork for `python -m nightshift…`."""
+    _count()
     given = inspect.signature(_plain_execute).bind(popen, *arguments, **named).arguments
     child = _forked(given)
     if child is None:
@@ -217,6 +221,14 @@ def _execute(popen: Any, *arguments: Any, **named: Any) -> None:
     popen._child_created = True
     ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
     popen._close_pipe_fds(*(given[each] for each in ends))
+
+
+def _count() -> None:
+    global started
+    started += 1
+
+
+os.register_at_fork(after_in_parent=_count)
 
 
 def _forked(given: Mapping[str, Any]) -> int | None:
@@ -250,6 +262,7 @@ def _is_ours(argv: Any) -> bool:
 
 def _spawn(path: Any, argv: Any, files: Iterable[int]) -> int:
     """In place of multiprocessing's own: a fork for a process of vLLM."""
+    _count()
     words = [os.fsdecode(each) for each in argv]
     files = list(map(int, files))
     is_vllm = "--multiprocessing-fork" in words and "vllm.v1.engine.core" in sys.modules

@@ -8,7 +8,6 @@ import pytest
 
 from benchmarks import report
 from benchmarks.engine.contender import flags
-from benchmarks.peers import picture
 from benchmarks.peers.table import lines, ratios
 
 RATES = {
@@ -32,6 +31,8 @@ def test_the_table_of_the_page_is_written_from_the_kept_lines() -> None:
 
 
 def test_the_picture_of_the_page_has_the_kept_ratios() -> None:
+    from benchmarks.peers import picture
+
     kept = json.loads((report.OUT / "peers.json").read_text())["rates"]
     drawn = picture.PICTURE.read_text()
     for found in kept.values():
@@ -40,6 +41,8 @@ def test_the_picture_of_the_page_has_the_kept_ratios() -> None:
 
 
 def test_a_picture_is_the_same_bytes_for_the_same_figures(tmp_path: Path) -> None:
+    from benchmarks.peers import picture
+
     for name in ("one.svg", "two.svg"):
         picture.draw(RATES, tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()

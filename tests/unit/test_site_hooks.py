@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from markdown import markdown
 from mkdocs.utils.yaml import yaml_load
 
 ROOT = Path(__file__).parents[2]
@@ -61,6 +60,8 @@ LISTS = {
 
 @pytest.mark.parametrize("case", LISTS)
 def test_lists_are_read_as_on_the_host_of_the_repository(case: str) -> None:
+    from markdown import markdown
+
     text, wanted = LISTS[case]
     options = {"pymdownx.highlight": {"use_pygments": False}}
     made = markdown(
