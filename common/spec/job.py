@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationInfo, model_validator
 
 from nightshift.common import remotes
+from nightshift.common.allocation.demand import MOST_PRIORITY
 from nightshift.common.spec.engines import (
     PRICES,
     SERVER_ARGUMENTS,
@@ -47,10 +48,6 @@ otherwise."""
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 
 Name = Annotated[str, Field(pattern=NAME)]
-
-
-MOST_PRIORITY = 1000
-"""Highest priority of a job; the lowest is its negative."""
 
 
 class JobSpec(Section):

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from nightshift.common.allocation.deadlines import Standing
-from nightshift.common.spec.job import MOST_PRIORITY
+from nightshift.common.allocation.demand import MOST_PRIORITY
 from nightshift.common.states import JobState
 from nightshift.common.text import counted, counted_batches, duration, first_few, plural, rate
 from nightshift.producer.advice.advice import Action, Advice, Need, Subject, advise, load_log

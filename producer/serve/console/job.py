@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from nightshift.common import provenance
+from nightshift.common.allocation.demand import MOST_PRIORITY
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Connection, Ledger, audit_log
 from nightshift.common.ledger.jobs import jobs
@@ -16,7 +17,6 @@ from nightshift.common.ledger.jobs.jobs import Job
 from nightshift.common.ledger.queries import job_facts, live_parts
 from nightshift.common.public_text import shown_path
 from nightshift.common.spec.changes import NONE
-from nightshift.common.spec.job import MOST_PRIORITY
 from nightshift.common.states import RowErrorKind
 from nightshift.common.text import map_leaves
 from nightshift.producer.advice.here import Here

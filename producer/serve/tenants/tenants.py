@@ -9,6 +9,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, get_args
 
 from nightshift.common import storage
+from nightshift.common.allocation.demand import MOST_PRIORITY
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.jobs import tenant_costs
@@ -140,9 +141,9 @@ def _weight(field: str, value: Value) -> float:
 
 def _priority(field: str, value: Value) -> int:
     found = _number(field, value)
-    if found != int(found) or abs(found) > job.MOST_PRIORITY:
+    if found != int(found) or abs(found) > MOST_PRIORITY:
         raise BadInput(
-            f"a priority is a whole number from -{job.MOST_PRIORITY} to {job.MOST_PRIORITY}, which {value} "
+            f"a priority is a whole number from -{MOST_PRIORITY} to {MOST_PRIORITY}, which {value} "
             "is not"
         )
     return int(found)
