@@ -93,7 +93,13 @@ class Storm:
             self.looks["admission"] += late
 
 
-@pytest.mark.parametrize("control", [jobs.pause, jobs.cancel, fail, hold])
+@pytest.mark.parametrize(
+    "control",
+    [
+        jobs.pause,
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (jobs.cancel, fail, hold)),
+    ],
+)
 def test_control_takes_effect_at_once_while_32_committers_work_on_the_job(
     control: Control, crowd: Ledger
 ) -> None:

@@ -120,7 +120,7 @@ class Race:
 def test_one_winner_whatever_the_interleaving(
     second_ledger: Callable[[], Ledger], database_url: str, minutes: float, chance: random.Random
 ) -> None:
-    rounds = 10_000 if minutes else 500
+    rounds = 10_000 if minutes else 250
     worlds = [World(second_ledger()) for _ in range(3)]
     job = worlds[0].job(*[2] * rounds)
     for world in worlds[1:]:

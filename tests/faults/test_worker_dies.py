@@ -1,7 +1,7 @@
 """A child, or a whole machine, is killed: others go on with what it held, nothing is orphaned."""
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -21,7 +21,19 @@ STEPS = (
 )
 
 
-def test_what_a_dead_child_held_goes_to_its_warm_siblings_at_once(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    "steps",
+    [
+        STEPS[::3],
+        pytest.param(
+            tuple(each for each in STEPS if each not in STEPS[::3]), marks=pytest.mark.slow
+        ),
+    ],
+    ids=["first and last", "others"],
+)
+def test_what_a_dead_child_held_goes_to_its_warm_siblings_at_once(
+    rig: Rig, steps: Sequence[Moment]
+) -> None:
     """At each step of a batch. One child starts anew while the others go on with the next step."""
     rig.environment |= {
         # So long that the test is over before a lease runs out: only the supervisor frees any.
@@ -30,7 +42,7 @@ def test_what_a_dead_child_held_goes_to_its_warm_siblings_at_once(rig: Rig) -> N
     }
     rig.reaper()
     worker = rig.worker("--slots", "4")
-    for moment in STEPS:
+    for moment in steps:
         warm_up(rig, f"warm-{moment}", lambda: len(living(rig, worker)) >= 2)
         rig.arm(moment, "kill")
         ids = rig.submit(moment, 100)

@@ -313,7 +313,9 @@ def test_parts_that_are_gone_are_told_before_the_first_byte(
         assert (refused.status_code, "is gone" in refused.text) == (404, True)
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize(
+    "kind", ["jsonl", *(pytest.param(each, marks=pytest.mark.slow) for each in ("csv", "parquet"))]
+)
 @pytest.mark.parametrize("how", ["gone", "another"])
 def test_a_part_that_changes_under_way_breaks_the_transfer(
     made: JobSite, monkeypatch: pytest.MonkeyPatch, kind: download.Kind, how: str
@@ -335,7 +337,9 @@ def test_a_part_that_changes_under_way_breaks_the_transfer(
     assert not b"".join(taken).endswith(b"PAR1"), "the file has no end"
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize(
+    "kind", ["jsonl", *(pytest.param(each, marks=pytest.mark.slow) for each in ("csv", "parquet"))]
+)
 def test_a_transfer_that_breaks_never_ends_clean_for_its_client(
     made: JobSite, site: console_site.Site, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -419,6 +423,7 @@ def test_the_results_of_an_archived_job_are_downloaded(
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: download.Kind
 ) -> None:

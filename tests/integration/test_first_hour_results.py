@@ -42,6 +42,7 @@ def test_a_reader_of_all_parquet_below_the_output_counts_each_row_once(done: Fle
     assert done.command("verify", "t").returncode == 0
 
 
+@pytest.mark.slow
 def test_collect_writes_csv_with_nested_values_as_json(done: Fleet) -> None:
     collected = done.command("collect", "t", "--to", "all.csv")
     assert collected.returncode == 0, collected.stderr

@@ -109,6 +109,7 @@ def test_an_engine_that_got_its_first_job_gets_its_name(site: Site, world: World
     assert "late/model" in viewer.get("/fleet").text
 
 
+@pytest.mark.slow
 def test_a_thousand_slots_are_a_page_of_a_bounded_size_and_each_machine_has_its_own(
     site: Site, world: World
 ) -> None:

@@ -1069,6 +1069,7 @@ def test_errors_of_a_drained_batch_name_the_child_that_has_them(world: World) ->
     assert world.retry(job_id).rows == 1
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_failed_rows_in_ten_thousand_batches_are_one_short_statement(
     world: World,
 ) -> None:

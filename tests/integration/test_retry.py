@@ -231,7 +231,7 @@ def nightshift(
 # Answers, kinds, formats.
 
 
-@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+@pytest.mark.parametrize("form", ["parquet", pytest.param("jsonl", marks=pytest.mark.slow)])
 def test_new_answers_go_into_the_one_part_of_their_batch_kind_by_kind(
     site: Site, form: str
 ) -> None:
@@ -260,7 +260,7 @@ def test_new_answers_go_into_the_one_part_of_their_batch_kind_by_kind(
     assert len(list((site.folder / "out").glob("part-*"))) == 4
 
 
-@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+@pytest.mark.parametrize("form", ["parquet", pytest.param("jsonl", marks=pytest.mark.slow)])
 def test_rows_of_a_function_that_had_never_answered_find_its_columns_in_a_retry(
     site: Site, form: str
 ) -> None:
@@ -281,7 +281,7 @@ def test_rows_of_a_function_that_had_never_answered_find_its_columns_in_a_retry(
 # Dead batches.
 
 
-@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+@pytest.mark.parametrize("form", ["parquet", pytest.param("jsonl", marks=pytest.mark.slow)])
 def test_batches_that_died_without_their_source_run_again_once_it_is_back(
     site: Site, form: str
 ) -> None:

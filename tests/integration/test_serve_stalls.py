@@ -162,6 +162,7 @@ def test_stalled_uploads_of_a_tenant_leave_room_for_those_of_others(
     wait_until(lambda: len(stored(door)) == 3, what="the end of what has stalled")
 
 
+@pytest.mark.slow
 def test_stalled_uploads_of_four_tenants_leave_room_for_those_of_others(
     door: Door, held: dict[str, dict[str, str]]
 ) -> None:

@@ -135,7 +135,9 @@ def test_merge_replaces_rows_of_the_same_id_and_adds_the_others(site: TableSite)
     assert rows.column("error").null_count == 30
 
 
-@pytest.mark.parametrize("message", ["not today", "nor tomorrow"])
+@pytest.mark.parametrize(
+    "message", ["not today", pytest.param("nor tomorrow", marks=pytest.mark.slow)]
+)
 def test_a_merge_that_changes_no_row_is_a_commit_of_the_table_as_well(
     site: TableSite, message: str
 ) -> None:

@@ -135,6 +135,7 @@ def auto_args(ledger: Ledger, folder: Path) -> Mapping[str, Any]:
     return job.spec.engine.args
 
 
+@pytest.mark.slow
 def test_the_fastest_is_kept_and_a_second_tuning_runs_its_trials_anew(
     pool: Pool, ledger: Ledger, tmp_path: Path
 ) -> None:

@@ -334,6 +334,7 @@ def test_a_cancelled_job_needs_its_module_no_more(alone: Fleet) -> None:
     assert (again.returncode, "was cancelled" in again.stdout) == (3, True), again.stderr
 
 
+@pytest.mark.slow
 def test_a_completed_job_needs_its_module_no_more(alone: Fleet) -> None:
     """The same command tells of its output, and loads nothing."""
     furnish(alone.folder, Mistake((), ()))

@@ -81,7 +81,7 @@ def site(ledger: Ledger, tmp_path: Path) -> Versioned:
     return found
 
 
-@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+@pytest.mark.parametrize("form", ["parquet", pytest.param("jsonl", marks=pytest.mark.slow)])
 def test_rows_that_ran_again_are_of_their_last_version_and_kept_rows_of_theirs(
     ledger: Ledger, tmp_path: Path, form: str
 ) -> None:

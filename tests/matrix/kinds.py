@@ -114,8 +114,18 @@ KINDS: dict[str, Kind] = {
         lambda text: {"output": as_json(text), "parsed": json.loads(as_json(text))},
         says=as_json,
     ),
-    "regex": Kind(generate("regex", output={"regex": "[a-z0-9-]+"}), output(dashed), says=dashed),
-    "grammar": Kind(generate("grammar", output={"grammar": GRAMMAR}), output(agreed), says=agreed),
+    "regex": Kind(
+        generate("regex", output={"regex": "[a-z0-9-]+"}),
+        output(dashed),
+        says=dashed,
+        slow="answers have the column of a choice",
+    ),
+    "grammar": Kind(
+        generate("grammar", output={"grammar": GRAMMAR}),
+        output(agreed),
+        says=agreed,
+        slow="answers have the column of a choice",
+    ),
     "samples": Kind(
         generate("samples", sampling=SAMPLED),
         lambda text: {"outputs": [text.upper()] * 3},

@@ -37,10 +37,9 @@ SHOUTED = {"loud": "string"}
 EVERYWHERE = (
     "delta",
     "iceberg",
-    "iceberg rest",
     *(
         pytest.param(each, marks=pytest.mark.slow)
-        for each in ("delta s3", "iceberg s3", "iceberg s3 rest")
+        for each in ("iceberg rest", "delta s3", "iceberg s3", "iceberg s3 rest")
     ),
 )
 

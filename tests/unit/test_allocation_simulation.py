@@ -34,6 +34,7 @@ def simulated(shapes: list[tuple[int, int]], seconds: int, title: str) -> list[F
     return found
 
 
+@pytest.mark.slow
 def test_small_pools_keep_the_bounds(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         found = simulated([(1, 2), (2, 5), (8, 4), (8, 12)], 3600, "simulated pools")

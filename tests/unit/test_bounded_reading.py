@@ -67,13 +67,16 @@ SHORT = [f"{at}" for at in range(5000)]
         # The mean of the dictionary is small, and the rows have its largest text.
         (lambda: shared("x" * 100_000, *SHORT), {}),
         (lambda: shared("x" * 100_000), {"as_plain": True}),
-        (lambda: shared("x" * 100_000, *SHORT), {"as_plain": True}),
+        pytest.param(
+            lambda: shared("x" * 100_000, *SHORT), {"as_plain": True}, marks=pytest.mark.slow
+        ),
         # Many small row groups, each within what is free.
         (lambda: shared("x" * 100_000), {"row_group_size": 1000}),
         (lambda: pa.array([b"x" * 100_000] * 4000, pa.binary(100_000)), {"row_group_size": 4000}),
-        (
+        pytest.param(
             lambda: pa.array([f"{'x' * 100_000}{at}" for at in range(3000)]),
             {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}},
+            marks=pytest.mark.slow,
         ),
     ],
     ids=[
@@ -127,6 +130,7 @@ def test_without_bounds_a_shared_text_is_read(tmp_path: Path) -> None:
     assert len(sample_rows(plan, spec, 5, 0).row_index) == 5
 
 
+@pytest.mark.slow
 def test_skewed_rows_within_the_bounds_are_read_in_small_pieces(tmp_path: Path) -> None:
     """240 MB by 2,400 rows that share the largest text: more than the cache holds whole."""
     text = shared("x" * 100_000, *SHORT, rows=2400 + len(SHORT))

@@ -1,8 +1,11 @@
 """The benchmark of nights with deadlines, in small."""
 
+import pytest
+
 from benchmarks.deadlines import Night, Result
 
 
+@pytest.mark.slow
 def test_in_simulated_nights_fewer_jobs_are_late_than_by_shares_alone() -> None:
     built, alone = Result(), Result()
     for seed in range(3):

@@ -11,6 +11,7 @@ from tests.hammer import LOADS, Found, Part, failed, files_of_tests, parts, rest
 from tests.support.fleet import wait_until
 
 
+@pytest.mark.slow
 def test_every_test_runs_three_times_and_a_restless_one_ten_times_under_changing_load() -> None:
     runs: Counter[tuple[str, str]] = Counter()
     loads: dict[str, set[str]] = defaultdict(set)

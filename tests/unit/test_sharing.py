@@ -167,6 +167,7 @@ def test_answers_are_kept_up_to_some_bytes_the_last_used_longest() -> None:
     assert answers.get((1, b"d")) is not None
 
 
+@pytest.mark.slow
 def test_nested_answers_count_with_all_that_is_in_them() -> None:
     def nested(number: int) -> Answer:
         spans = [{"begin": number * 1000 + at, "word": f"{number}-{at}"} for at in range(100)]

@@ -202,6 +202,7 @@ def test_every_column_comes_back_to_us_as_it_was(both: Any) -> None:
 
 
 @pytest.mark.parametrize("reader", ["file", "to_pyarrow_table", "scan", "DuckDB"])
+@pytest.mark.slow
 def test_every_reader_of_the_table_gets_every_value(both: Any, reader: str) -> None:
     kind, table, part, readers = both
     if kind == "iceberg" and reader == "to_pyarrow_table":

@@ -490,6 +490,7 @@ def test_int96_has_no_usable_statistics(tmp_path: Path):
     assert list(row_groups.matching(parse("t > '2025-01-01'"), pq.read_metadata(path), {})) == [0]
 
 
+@pytest.mark.slow
 def test_thousands_of_comparisons_are_evaluated_and_prune_nothing(tmp_path: Path):
     path = tmp_path / "a.parquet"
     pq.write_table(THREE_GROUPS, path, row_group_size=1)
@@ -501,6 +502,7 @@ def test_thousands_of_comparisons_are_evaluated_and_prune_nothing(tmp_path: Path
         assert list(row_groups.matching(parse(few), pq.read_metadata(path), {})) == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_list_of_ten_thousand_constants_prunes(tmp_path: Path):
     path = tmp_path / "a.parquet"
     pq.write_table(THREE_GROUPS, path, row_group_size=1)
