@@ -5,6 +5,7 @@ import pytest
 from tests.support.rig import Rig
 
 
+@pytest.mark.slow
 def test_a_row_that_is_lost_or_changed_or_a_part_too_much_is_seen(rig: Rig) -> None:
     ids = rig.submit("calm", 40)
     rig.reaper()

@@ -234,7 +234,7 @@ SECRETS = (
 
 
 @pytest.mark.parametrize("message", SECRETS)
-@pytest.mark.parametrize("kind", [BadInput, OSError])
+@pytest.mark.parametrize("kind", [pytest.param(BadInput, marks=pytest.mark.slow), OSError])
 def test_a_message_with_a_path_that_nobody_marked_is_for_operators(
     site: Site, world: World, tmp_path: Path, message: str, kind: type[Exception]
 ) -> None:

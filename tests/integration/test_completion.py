@@ -102,6 +102,7 @@ def drained(terminal: int) -> bytes:
     return shown
 
 
+@pytest.mark.slow
 def test_a_shell_completes_commands_jobs_and_words(world: World, types: Types) -> None:
     world.job(1, name="reviews")
     world.job(1, name="tickets")

@@ -440,6 +440,7 @@ def test_results_in_the_store_are_for_their_tenant_alone(
     assert results.work(again_loud) is JobState.COMPLETED
 
 
+@pytest.mark.slow
 def test_bytes_of_results_in_the_store_count_until_their_job_is_deleted(
     results: Results, site: Site, ledger: Ledger, world: World
 ) -> None:

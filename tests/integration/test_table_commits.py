@@ -182,6 +182,7 @@ def test_rows_with_errors_are_rows_of_the_table_and_a_retry_replaces_their_parts
     assert verify(site.ledger, site.job) == []
 
 
+@pytest.mark.slow
 def test_replaced_parts_go_after_their_days_and_not_before(site: TableSite) -> None:
     site.start(20, keep_days=3)
     site.work(moody(3))
@@ -323,6 +324,7 @@ def test_delete_with_output_leaves_the_files_that_the_table_names(site: TableSit
     assert site.table_ids() == sorted(site.ids)
 
 
+@pytest.mark.slow
 def test_delete_with_output_removes_files_that_the_table_names_no_more(site: TableSite) -> None:
     site.start(20, name="old")
     site.work(SHOUT)
@@ -484,6 +486,7 @@ def test_a_retry_while_a_commit_is_open_is_told_to_wait_and_not_that_its_parts_a
     assert site.retry() == 2
 
 
+@pytest.mark.slow
 def test_overwrite_may_be_refused_again_and_a_person_may_say_so_again(site: TableSite) -> None:
     site.start(10, name="old", files=[("old.parquet", 10)])
     site.work(SHOUT)
@@ -504,6 +507,7 @@ def test_overwrite_may_be_refused_again_and_a_person_may_say_so_again(site: Tabl
     assert site.table_ids() == sorted(f"n-{number}" for number in range(10))
 
 
+@pytest.mark.slow
 def test_overwrite_that_was_refused_before_its_job_failed_goes_on_by_no_retry_of_failed_rows(
     site: TableSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:

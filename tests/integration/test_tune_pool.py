@@ -157,6 +157,7 @@ def test_no_trial_runs_for_an_argument_that_may_change_answers(pool: Pool, tmp_p
     assert pool.ran == []
 
 
+@pytest.mark.slow
 def test_auto_does_not_stand_for_what_of_the_spec_may_change_answers(
     pool: Pool, ledger: Ledger, tmp_path: Path
 ) -> None:

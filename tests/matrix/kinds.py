@@ -136,6 +136,7 @@ KINDS: dict[str, Kind] = {
         lambda text: {"output": label(text), "vote_share": 1.0},
         says=label,
         samples=3,
+        slow="samples and choice are kinds of their own",
     ),
     "logprobs": Kind(
         generate("logprobs", sampling={"logprobs": 1}),

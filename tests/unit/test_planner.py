@@ -100,6 +100,7 @@ def test_files_in_memory_stores_are_planned_like_local_ones():
         storage.delete(f"memory://plan/{name}")
 
 
+@pytest.mark.slow
 def test_many_batches_take_little_memory(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", [{"id": 1}] * 100_000)
     tracemalloc.start()

@@ -142,6 +142,7 @@ def test_a_long_stream_takes_the_memory_of_a_short_one(tmp_path: Path) -> None:
     assert max(sizes) < 80 * 2**20
 
 
+@pytest.mark.slow
 def test_one_large_batch_becomes_many_row_groups(tmp_path: Path) -> None:
     batch = pa.record_batch({"text": ["x" * 2**20] * 200})
     groups = pq.read_metadata(stage(batch, str(tmp_path))).num_row_groups

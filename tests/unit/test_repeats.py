@@ -49,6 +49,7 @@ def test_a_row_that_is_read_twice_counts_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("held", [1, 7, 1_000_000])
 @settings(max_examples=50)
 @given(values=st.lists(st.one_of(st.none(), st.text(max_size=2)), max_size=60))
+@pytest.mark.slow
 def test_what_is_on_disk_counts_as_what_is_in_memory(
     tmp_path_factory: pytest.TempPathFactory, held: int, values: list[str | None]
 ) -> None:

@@ -41,6 +41,7 @@ def spec_over(source: Path, **sections: Any) -> JobSpec:
     )
 
 
+@pytest.mark.slow
 def test_every_row_is_as_likely_as_any_other_and_is_the_row_of_its_index(tmp_path: Path) -> None:
     ids = dataset(tmp_path / "in")
     spec, plan = survey(spec_over(tmp_path / "in"), Settings())

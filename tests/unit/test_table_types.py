@@ -193,6 +193,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return kind, table, f"{folder}/part.parquet", readers
 
 
+@pytest.mark.slow
 def test_every_column_comes_back_to_us_as_it_was(both: Any) -> None:
     _, table, part, _ = both
     again = read_part(part, "parquet", table.schema)

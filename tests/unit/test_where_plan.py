@@ -306,6 +306,7 @@ def test_samples_are_drawn_among_the_rows_that_match(tmp_path):
     assert sharing_sample(spec, plan, ["text"]).rows_total == 1000
 
 
+@pytest.mark.slow
 def test_a_plan_for_somebody_else_is_bounded_while_it_looks_for_rows(tmp_path):
     path = tmp_path / "in" / "a.parquet"
     path.parent.mkdir()
@@ -316,6 +317,7 @@ def test_a_plan_for_somebody_else_is_bounded_while_it_looks_for_rows(tmp_path):
         planned(spec)
 
 
+@pytest.mark.slow
 def test_a_plan_keeps_ranges_alone_however_large_the_rows_are(tmp_path):
     path = tmp_path / "in" / "a.parquet"
     path.parent.mkdir()
