@@ -7,11 +7,11 @@ RESIDENCE_LOADS = 6.0
 """A slot keeps its engine for so many load times beside equal work of other engines: while engines
 take turns, a slot loads for a seventh of its time at most."""
 
-MOST_PRIORITY = 1000
-"""Highest priority of a job; the lowest is its negative."""
-
 LEAST_RESIDENCE_SECONDS = 20.0
 """Least residence, for engines that load at once."""
+
+MOST_PRIORITY = 1000
+"""Highest priority of a job; the lowest is its negative."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,8 +115,8 @@ def at_rest(facts: Facts) -> Reason:
                 why = f" {facts.paused_by}"
             ends = facts.leased and not facts.alone
             busy = f"; {_verb(facts.leased, 'ends', 'end')} as usual" if ends else ""
-            said = f"it is paused{why}"
-            return Reason("paused", said + busy, _resume(facts), said)
+            sentence = f"it is paused{why}"
+            return Reason("paused", sentence + busy, _resume(facts), sentence)
         case JobState.COMPLETED if facts.rows_failed:
             helps = [_read(f"nightshift errors {job}")]
             if not facts.is_archived:
@@ -158,8 +158,10 @@ def _outages(facts: Facts) -> Iterator[Reason]:
     """Waits for things outside the fleet. A wait ends by itself, or when a person repairs the cause."""
     if not facts.alone:
         for each in facts.outages:
-            said, brief = (say(is_guest=facts.is_guest) for say in (each.sentence, each.brief))
-            yield Reason(f"{each.kind}_away", said, brief=brief)
+            sentence, brief = (
+                text(is_guest=facts.is_guest) for text in (each.sentence, each.brief)
+            )
+            yield Reason(f"{each.kind}_away", sentence, brief=brief)
 
 
 def _all_over(facts: Facts) -> Iterator[Reason]:
@@ -202,8 +204,8 @@ def _at_work(facts: Facts) -> Iterator[Reason]:
             "its batches stand still",
         )
     else:
-        said = f"{_verb(facts.leased, 'is', 'are')} at work on {workers}"
-        yield Reason("working", said + _pace(facts), brief="its batches are at work")
+        sentence = f"{_verb(facts.leased, 'is', 'are')} at work on {workers}"
+        yield Reason("working", sentence + _pace(facts), brief="its batches are at work")
         if _is_full(facts):
             yield _full(facts)
 
@@ -291,40 +293,40 @@ def _load_failed(facts: Facts) -> Reason:
     last = facts.set_aside[0]
     soonest = min(each.seconds_left for each in facts.set_aside)
     where = _where(facts, _refused(facts))
-    said = f"its engine could not be loaded{where}"
+    sentence = f"its engine could not be loaded{where}"
     why = last.public_error if facts.is_guest else last.error
     error = f"last error{',' if where else ''}{_where(facts, [last.host])}: {why}"
     return Reason(
         "load_failed",
-        f"{said}; the next try comes in {duration(soonest)}; {error}",
+        f"{sentence}; the next try comes in {duration(soonest)}; {error}",
         [_read(f"nightshift status {facts.job_id}"), Advice(Action.LOAD), *_pools(facts)],
-        f"{said}; {error}",
+        f"{sentence}; {error}",
     )
 
 
 def _loading(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
     since = max(slot.child_seconds or 0.0 for slot in slots)
     last = f"; the last load took {duration(facts.load_seconds)}" if facts.load_seconds else ""
-    said = f"its engine is being loaded{_on(facts, slots)}"
+    sentence = f"its engine is being loaded{_on(facts, slots)}"
     log = (
         "" if facts.is_guest else f"; {load_log(facts.here, sorted({slot.host for slot in slots}))}"
     )
-    return Reason("loading", f"{said}, for {duration(since)}{last}{log}", brief=said)
+    return Reason("loading", f"{sentence}, for {duration(since)}{last}{log}", brief=sentence)
 
 
 def _unusable(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
     """Every slot that might run the job is cordoned, or lost to a process that does not die."""
     cordons = sorted({slot.cordon for slot in slots if slot.cordon is not None})
     lost = [slot for slot in slots if slot.state == "lost"]
-    said = f"every slot of the pool {facts.pool} is"
+    sentence = f"every slot of the pool {facts.pool} is"
     if not cordons:
         why = "the kernel does not end the process that has its GPUs; restart the machine"
-        text = f"{said} lost" + ("" if facts.is_guest else f",{_on(facts, lost)}: {why}")
+        text = f"{sentence} lost" + ("" if facts.is_guest else f",{_on(facts, lost)}: {why}")
         return Reason("lost", text, [*_pools(facts), *_fleet(facts)])
     state = "cordoned or lost" if lost else "cordoned"
     comma = "" if facts.is_guest else ","
     helps = [] if facts.is_guest else _uncordon(cordons)
-    text = f"{said} {state}{comma}{_on(facts, slots)}"
+    text = f"{sentence} {state}{comma}{_on(facts, slots)}"
     return Reason("cordoned", text, [*helps, *_pools(facts)])
 
 
@@ -351,7 +353,7 @@ def _taken(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
     is_hidden = job_id in facts.hidden
     more = f" and {counted(len(others), 'more job')}" if others else ""
 
-    def said(deadline: str) -> str:
+    def sentence(deadline: str) -> str:
         holder = OTHERS_JOB if is_hidden else _holder(one, deadline)
         return (
             f"the pool {facts.pool} has {counted(len(slots), 'slot')}, and {count} of them "
@@ -360,7 +362,7 @@ def _taken(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
 
     higher = (one.priority or 0) + 1
     raised = [_priority(facts, higher)] if higher <= MOST_PRIORITY else []
-    return Reason("slots_taken", said(_due(one)), [*raised, *_pools(facts)], said(""))
+    return Reason("slots_taken", sentence(_due(one)), [*raised, *_pools(facts)], sentence(""))
 
 
 def _holder(slot: SlotFact, deadline: str) -> str:
@@ -382,7 +384,7 @@ def _late(facts: Facts) -> Iterator[Reason]:
     if not facts.leased or not facts.children_at_work or facts.stalled or facts.alone:
         return
     by = "" if expected.late_seconds is None else f"{duration(expected.late_seconds)} "
-    said = "it ends {}after its deadline with the workers that it has"
+    sentence = "it ends {}after its deadline with the workers that it has"
     more = expected.more_slots
     with_more, helps = "", ""
     if more is not None:
@@ -390,9 +392,9 @@ def _late(facts: Facts) -> Iterator[Reason]:
         helps = ", and more workers would help"
     yield Reason(
         "late",
-        said.format(by) + with_more,
+        sentence.format(by) + with_more,
         [*(_work(facts) if more is not None else ()), _settings(facts, "--finish-by LATER")],
-        said.format("") + helps,
+        sentence.format("") + helps,
     )
 
 

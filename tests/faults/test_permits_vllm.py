@@ -39,10 +39,10 @@ def test_a_job_runs_with_an_argument_that_is_allowed_and_waits_with_one_that_is_
 
     # Before it loads anything, and again whenever its pause is over; during a try a slot makes room for it.
     def status() -> str | None:
-        shown = " ".join(rig.command("status", "refused").stdout.split())
-        return shown if "NIGHTSHIFT_ALLOWED_ENGINE_ARGS" in shown else None
+        screen = " ".join(rig.command("status", "refused").stdout.split())
+        return screen if "NIGHTSHIFT_ALLOWED_ENGINE_ARGS" in screen else None
 
-    shown = wait_until(status, 60, "the reason why the job waits")
-    assert "waits: its engine could not be loaded" in shown
-    assert "worker_cls" in shown
+    screen = wait_until(status, 60, "the reason why the job waits")
+    assert "waits: its engine could not be loaded" in screen
+    assert "worker_cls" in screen
     assert rig.rows_done("refused") == 0

@@ -69,7 +69,7 @@ def commit(world: World, lease: Lease, seconds: float) -> None:
     compute(world, lease, len(lease.todo), seconds=seconds, tokens=(7, 5))
 
 
-def said(made: Estimate) -> str:
+def rendered(made: Estimate) -> str:
     console = Console(file=io.StringIO(), width=80)
     console.print(estimate_report.render(made))
     return console.file.getvalue()  # type: ignore[attr-defined]
@@ -80,10 +80,10 @@ def test_without_a_ledger_it_says_what_is_not_known(spec: Callable[..., JobSpec]
     assert (made.rows, made.batches, made.prompts.is_guess) == (1000, 10, True)
     assert made.measured is made.cost is made.seconds is None
     assert "anything up to max_tokens" in made.output_source
-    shown = said(made)
-    assert "unknown: run `estimate --pilot 200`" in shown
-    assert "0 to 100 tokens a row" in shown
-    assert max(map(len, shown.splitlines())) <= 80
+    report = rendered(made)
+    assert "unknown: run `estimate --pilot 200`" in report
+    assert "0 to 100 tokens a row" in report
+    assert max(map(len, report.splitlines())) <= 80
 
 
 def test_speed_answers_and_workers_come_from_the_ledger(
@@ -108,9 +108,9 @@ def test_speed_answers_and_workers_come_from_the_ledger(
     assert made.seconds.likely == pytest.approx(100, rel=0.05)
     assert made.cost is not None
     assert made.cost.likely == pytest.approx(2, rel=0.05)
-    shown = said(made)
-    assert "2, living in the pool default" in shown
-    assert "job 1 with this engine and task" in shown
+    report = rendered(made)
+    assert "2, living in the pool default" in report
+    assert "job 1 with this engine and task" in report
     assert estimate(wanted, Settings(), world.ledger, workers=10).seconds == made.seconds.times(0.2)
 
 
@@ -254,7 +254,7 @@ def test_a_speed_that_may_be_0_gives_no_time(world: World, spec: Callable[..., J
     measured = MeasuredSpeed("here", 10, Range(0.0, 5.0, 9.0), None, 0)
     found = _estimate(spec(), survey(spec(), Settings())[1], made.prompts, measured, (1, "here"))
     assert found.engine_seconds is found.seconds is found.cost is None
-    assert "varies too much" in said(found)
+    assert "varies too much" in rendered(found)
 
 
 def test_an_end_after_the_last_year_of_the_calendar_is_not_a_date(
@@ -264,7 +264,7 @@ def test_an_end_after_the_last_year_of_the_calendar_is_not_a_date(
     world.do("UPDATE attempts SET engine_microseconds = 6e15")
     made = estimate(spec(), Settings(), world.ledger)
     assert made.seconds is not None
-    assert "finished" not in said(made)
+    assert "finished" not in rendered(made)
     assert estimate_report.as_json(made)["finished_at"] is None
 
 
@@ -348,11 +348,11 @@ def test_rows_that_were_drawn_and_cannot_be_read_are_shown(
     console = Console(file=io.StringIO(), width=200)
     bad = {7: Failure(RowErrorKind.BAD_RECORD, "a.jsonl line 8 is no JSON")}
     assert pilot.show(world.ledger, FinishedPilot(job, bad), console)
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "1 of the rows that were drawn cannot be read" in shown
-    assert "a.jsonl line 8 is no JSON" in shown
-    assert "in all: 1 bad_record" in shown
-    assert "no row has failed" not in shown
+    report = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "1 of the rows that were drawn cannot be read" in report
+    assert "a.jsonl line 8 is no JSON" in report
+    assert "in all: 1 bad_record" in report
+    assert "no row has failed" not in report
 
 
 def finished(world: World, spec: JobSpec, failing: int) -> jobs.Job:
