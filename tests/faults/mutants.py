@@ -270,6 +270,13 @@ MUTANTS = (
         (f"{SET}::test_an_admission_that_read_the_old_pool_is_taken_back",),
     ),
     Mutant(
+        "a mark of a change that came while an earlier one was settled",
+        "common/ledger/jobs/job_changes.py",
+        "WHERE id = :id AND requeue_below = :below FOR NO KEY",
+        "WHERE id = :id FOR NO KEY",
+        (f"{SET}::test_a_job_that_changed_after_a_reaper_read_it_is_settled_again",),
+    ),
+    Mutant(
         "shorter grace of a machine that is taken away",
         "worker/celery_app.py",
         "        if self._supervisor.is_preempted:\n",

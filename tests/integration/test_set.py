@@ -134,6 +134,36 @@ def test_an_admission_that_read_the_old_pool_is_taken_back(world: World) -> None
     assert world.states(job_id) == ["pending"] * 3
 
 
+def test_a_job_that_changes_again_while_a_reaper_settles_it_is_settled_again(
+    world: World, frozen: Connection
+) -> None:
+    """Else its queued batches would stay in the queue of a pool without workers, for ever."""
+    job_id = world.job(1, 1, 1)
+    world.run(job_changes.change, job_id, {"priority": "5"})
+    world.admit(job_id)
+    job_changes.change(frozen, job_id, {"pool": "big"})
+    assert world.run(job_changes.take_back, 10) == 0, "it waits for no change"
+    frozen.commit()
+    assert settle(world) == 3
+    assert world.states(job_id) == ["pending"] * 3
+    assert world.ask("SELECT requeue_below FROM jobs")[0].requeue_below is None
+
+
+def test_a_job_that_changed_after_a_reaper_read_it_is_settled_again(world: World) -> None:
+    job_id = world.job(1, 1, 1)
+    world.run(job_changes.change, job_id, {"priority": "5"})
+    world.admit(job_id)
+    [read] = world.run(lambda connection: connection.execute(job_changes.UNSETTLED).all())
+    world.run(job_changes.change, job_id, {"pool": "big"})
+    world.run(
+        lambda connection: connection.execute(
+            job_changes.SETTLE, {"id": read.id, "below": read.requeue_below}
+        )
+    )
+    assert settle(world) == 3
+    assert world.states(job_id) == ["pending"] * 3
+
+
 def test_a_batch_that_a_claim_holds_is_left_to_the_claim_and_looked_at_again(
     world: World, frozen: Connection
 ) -> None:

@@ -62,8 +62,14 @@ TAKE_BACK = text("""
 """)
 """Makes those pending that no claim holds at this moment."""
 
-SETTLE = text("UPDATE jobs SET requeue_below = NULL WHERE id = :id")
-"""Notes that no queued batch has old values any more."""
+UNSETTLED = text("SELECT id, requeue_below FROM jobs WHERE requeue_below IS NOT NULL ORDER BY id")
+"""Jobs of which queued batches may have old values."""
+
+SETTLE = text("""
+    UPDATE jobs SET requeue_below = NULL WHERE id = ANY (ARRAY(
+        SELECT id FROM jobs WHERE id = :id AND requeue_below = :below FOR NO KEY UPDATE SKIP LOCKED))
+""")
+"""Notes that no queued batch has old values any more, unless the job has changed again since it was read."""
 
 
 def change(
@@ -155,15 +161,14 @@ def take_back(connection: Connection, limit: int) -> int:
 
     Holds the lock of the admission, which may still queue batches by the values of before.
     """
-    unsettled = text("SELECT id FROM jobs WHERE requeue_below IS NOT NULL ORDER BY id")
-    found = connection.scalars(unsettled).all()
+    found = connection.execute(UNSETTLED).all()
     if not found or not dispatch.try_duty(connection, dispatch.DISPATCH_LOCK):
         return 0
     taken = 0
-    for job_id in found:
+    for job_id, below in found:
         old = connection.scalars(OLD_VALUES, {"id": job_id, "limit": limit}).all()
         if old:
             taken += connection.execute(TAKE_BACK, {"ids": list(old)}).rowcount
         else:
-            connection.execute(SETTLE, {"id": job_id})
+            connection.execute(SETTLE, {"id": job_id, "below": below})
     return taken
