@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -112,6 +113,9 @@ def check_rows(fleet: Fleet, name: str, cases: dict[str, Case]) -> None:
         assert row["prompt_tokens"] == case.tokens[0], case_name
 
 
+ENOUGH = 20
+"""Requests whose estimated tokens cost more than a budget of 50."""
+
 GENERATE = {"kind": "generate", "prompt": "{{ text }}"}
 
 
@@ -174,7 +178,14 @@ def test_a_server_without_usable_answers_pauses_the_job_which_goes_on_once_it_is
 
 def test_a_budget_holds_with_a_server_that_counts_nothing(fleet: Fleet, database_url: str) -> None:
     def behave(call: Call) -> Reply:
+        if len(server.calls) == ENOUGH:
+            wait_until(paused, what="a beat of the child, which pauses the job")
         return answered(call, usage=None)
+
+    def paused() -> bool:
+        with psycopg.connect(database_url) as connection:
+            found = connection.execute("SELECT state FROM jobs WHERE name = 'blind'").fetchone()
+        return found == ("paused",)
 
     with Remote().running() as server:
         server.behave = behave
