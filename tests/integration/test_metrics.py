@@ -119,6 +119,11 @@ def test_both_sides_agree_with_the_ledger_and_a_killed_child_keeps_its_counts(
         return total(samples, "nightshift_rows_total")
 
     wait_until(lambda: rows_of(scrape(machine)) > 20 or fleet.let(5), what="the first rows")
+    # The child holds batches that it may not end.
+    wait_until(
+        lambda: total(scrape(machine), "nightshift_lease_renewals_total", outcome="held") > 0,
+        what="the renewal of a lease",
+    )
     before = rows_of(scrape(machine))
     (child,) = [line["pid"] for line in lines(fleet, 1) if line["event"] == "child_started"]
     os.kill(child, signal.SIGKILL)
