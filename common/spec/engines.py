@@ -99,6 +99,8 @@ class VllmEngineSpec(EngineSection):
     @classmethod
     def _with_auto(cls, data: Any) -> Any:
         if isinstance(data, dict) and data.get("args") == "auto":
+            if data.get("args_auto", True) is not True:
+                raise ValueError("args_auto is set by args: auto: leave it out")
             return {**data, "args": {}, "args_auto": True}
         return data
 

@@ -222,6 +222,9 @@ def test_an_engine_is_the_same_whether_its_arguments_were_named_or_found(tmp_pat
     data = auto.model_dump(mode="json", by_alias=True)
     with pytest.raises(BadInput, match="args_from is set at submit"):
         parse_spec({**data, "engine": {**data["engine"], "args_from": H100}}, "test")
+    engine = {**data["engine"], "args": "auto", "args_auto": False}
+    with pytest.raises(BadInput, match="args_auto is set by args: auto"):
+        parse_spec({**data, "engine": engine}, "test")
 
 
 @pytest.mark.parametrize(

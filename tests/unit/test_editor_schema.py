@@ -242,6 +242,7 @@ SEEDS = [
     *ACCEPTED,
     *(data_of(file) for file in SPECS if "judge.yaml" not in file.name),
 ]
+AUTO = {"backend": "vllm", "model": "m", "args": "auto"}
 FIELDS = sorted({name for each in editor_schema()["$defs"].values() for name in each["properties"]})
 
 
@@ -251,6 +252,8 @@ FIELDS = sorted({name for each in editor_schema()["$defs"].values() for name in 
     st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(FIELDS), ANY_VALUE), max_size=3),
 )
 @example(PLAIN, [])
+@example({**PLAIN, "engine": {**AUTO, "args_auto": None}}, [])
+@example({**PLAIN, "engine": {**AUTO, "args_auto": False}}, [])
 @example({**PLAIN, "task": {"kind": "requests"}, "input": {"uri": "r.jsonl", "args": None}}, [])
 def test_what_a_spec_may_be_the_schema_accepts(
     seed: dict[str, Any], changes: list[tuple[int, str, object]]
